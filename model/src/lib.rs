@@ -27,6 +27,7 @@
 //! | `play.rs` | plays a script and compares the worlds |
 //! | `ready.rs`, `threads.rs` | the other fuzz targets, with `letters.rs` and `queue.rs` |
 //! | `counting.rs` | a counting allocator |
+//! | `dice.rs` | random numbers |
 //! | `tuning.rs` | numbers of the crate |
 //!
 //! The test kit `sink-test` checks the contracts of `Sink`, `Stream` and `Future` in all tests, and
@@ -42,6 +43,7 @@ extern crate alloc;
 extern crate interleaved as core;
 
 pub mod counting;
+pub mod dice;
 pub mod ready;
 pub mod threads;
 pub mod tuning;

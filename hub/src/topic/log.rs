@@ -298,23 +298,9 @@ impl<T> Log<T> {
 
 #[cfg(test)]
 mod tests {
+    use model::dice::Dice;
+
     use super::*;
-
-    /// Random numbers, the same in each run.
-    struct Dice(u64);
-
-    impl Dice {
-        fn below(&mut self, n: u64) -> u64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            (self.0 >> 16) % n
-        }
-
-        fn index(&mut self, n: usize) -> usize {
-            usize::try_from(self.below(n as u64)).expect("less than a usize")
-        }
-    }
 
     /// The item at a position is the position, so a reader knows what it must get.
     fn take(log: &mut Log<u64>, cursor: &mut u64, capacity: u64) {
@@ -331,7 +317,7 @@ mod tests {
     #[test]
     fn random_programs_agree_with_the_model() {
         for seed in 1..5_000 {
-            let mut dice = Dice(u64::wrapping_mul(seed, 0x9E37_79B9_7F4A_7C15) | 1);
+            let mut dice = Dice::new(seed);
             let capacity = match dice.below(4) {
                 0 => 1 + dice.below(3),
                 1 => 1 + dice.below(40),

@@ -450,23 +450,9 @@ impl Log {
 
 #[cfg(test)]
 mod tests {
+    use model::dice::Dice;
+
     use super::*;
-
-    /// Random numbers, the same in each run.
-    struct Dice(u64);
-
-    impl Dice {
-        fn below(&mut self, n: u64) -> u64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            (self.0 >> 16) % n
-        }
-
-        fn index(&mut self, n: usize) -> usize {
-            usize::try_from(self.below(n as u64)).expect("less than a usize")
-        }
-    }
 
     /// The bytes of the item at a position.
     fn bytes(position: u64, size: u64) -> impl Iterator<Item = u8> {
@@ -600,7 +586,7 @@ mod tests {
     #[test]
     fn random_programs_agree_with_the_model() {
         for seed in 1..1_000 {
-            let mut dice = Dice(u64::wrapping_mul(seed, 0x9E37_79B9_7F4A_7C15) | 1);
+            let mut dice = Dice::new(seed);
             let mut world = World::new(seed, &mut dice);
             let looks = dice.below(8);
             for _ in 0..100 {

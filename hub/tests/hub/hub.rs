@@ -79,21 +79,21 @@ async fn key_that_is_added_in_a_burst_does_not_overtake() {
     for seed in 0..500 {
         let test = async move {
             let mut dice = Dice::new(seed);
-            let hub = Hub::builder().budget(1 + dice.below(4)).spawn();
-            let buffer = 4 << dice.below(3);
+            let hub = Hub::builder().budget(1 + dice.index(4)).spawn();
+            let buffer = 4 << dice.index(3);
             let mut both = hub.subscribe_with(["a"], waiting_terms(buffer));
             assert!(both.recv().now_or_never().is_none()); // it sleeps
-            let before = 1 + dice.below(buffer / 2 - 1);
+            let before = 1 + dice.index(buffer / 2 - 1);
             for n in 0..before {
                 hub.try_publish("a", n).unwrap();
             }
             // The hub gets some turns. `yield_now` would let it go on until it waits.
-            for _ in 0..=dice.below(3) {
+            for _ in 0..=dice.index(3) {
                 tokio::spawn(async {}).await.unwrap();
             }
             both.add("b");
             for n in before..60 {
-                let key = if dice.below(buffer) == 0 { "a" } else { "b" };
+                let key = if dice.index(buffer) == 0 { "a" } else { "b" };
                 hub.try_publish(key, n).unwrap();
             }
             drop(hub);
@@ -842,13 +842,13 @@ async fn latest_item_of_each_key_waits_in_the_order_of_their_first_change() {
 async fn latest_items_agree_with_a_model() {
     for seed in 0..200 {
         let mut dice = Dice::new(seed);
-        let hub = Hub::builder().budget(1 + dice.below(8)).spawn();
+        let hub = Hub::builder().budget(1 + dice.index(8)).spawn();
         let terms = Terms::new().overflow(Overflow::Conflate);
         let mut subscription = hub.subscribe_with(0..8, terms);
         // What waits: a key, its item, and how many are missing before it.
         let mut model = Vec::<(usize, usize, u64)>::new();
         for n in 0..200 {
-            if dice.below(10) == 0 {
+            if dice.index(10) == 0 {
                 settle().await;
                 let mut expected = Vec::new();
                 for (_, item, lost) in model.drain(..) {
@@ -856,13 +856,13 @@ async fn latest_items_agree_with_a_model() {
                     expected.push(Ok(item));
                 }
                 assert_eq!(read(&mut subscription), expected, "seed {seed}");
-                if dice.below(2) == 0 {
+                if dice.index(2) == 0 {
                     assert!(subscription.recv().now_or_never().is_none());
                 }
-                let key = dice.below(8);
+                let key = dice.index(8);
                 assert!(subscription.remove(&key) && subscription.add(key));
             }
-            let key = dice.below(8);
+            let key = dice.index(8);
             hub.publish(key, n).await.unwrap();
             match model.iter_mut().find(|(known, _, _)| *known == key) {
                 Some((_, item, lost)) => {

@@ -106,15 +106,15 @@ fn entry(next: Option<Result<u64, Lagged>>) -> Option<Entry> {
 fn what_is_received_and_what_is_told_is_what_was_sent() {
     for seed in 0..2_000 {
         let mut dice = Dice::new(seed);
-        let full = POLICIES[dice.below(5)];
-        let capacity = if full == Overflow::Conflate { 1 } else { 1 + dice.below(5) };
+        let full = POLICIES[dice.index(5)];
+        let capacity = if full == Overflow::Conflate { 1 } else { 1 + dice.index(5) };
         let (sink, mut inbox) = inbox(capacity, full);
         let mut sinks = vec![sink];
         let mut model = Model::default();
         for n in 0..200 {
-            match dice.below(12) {
+            match dice.index(12) {
                 0..=5 if !sinks.is_empty() => {
-                    let which = dice.below(sinks.len());
+                    let which = dice.index(sinks.len());
                     let answer = try_send(&mut sinks[which], n);
                     let expected = match full {
                         _ if model.is_evicted => Err(InboxError::Overflowed),
@@ -133,12 +133,12 @@ fn what_is_received_and_what_is_told_is_what_was_sent() {
                     flush_all(&mut sinks);
                     sinks.push(inbox.sink());
                 }
-                7 if !sinks.is_empty() => drop(sinks.swap_remove(dice.below(sinks.len()))),
+                7 if !sinks.is_empty() => drop(sinks.swap_remove(dice.index(sinks.len()))),
                 8 => {
                     flush_all(&mut sinks);
                     // A reader that takes all there is.
                     let mut buffer = Vec::new();
-                    let limit = dice.below(8);
+                    let limit = dice.index(8);
                     let taken = inbox.recv_many(&mut buffer, limit).now_or_never();
                     assert!(taken.is_none_or(|taken| taken == buffer.len() && taken <= limit));
                     for next in buffer {

@@ -121,12 +121,12 @@ fn random_schedules_agree_with_a_list_of_everything() {
         let mut tickets = Vec::<(Ticket, usize, Option<usize>)>::new();
         let mut next = [0_u64; 3];
         for step in 0..steps {
-            match dice.below(12) {
+            match dice.index(12) {
                 0..5 => {
-                    let partition = dice.below(3);
-                    let offset = match dice.below(8) {
-                        0 => next[partition].saturating_sub(dice.below(60) as u64),
-                        1 => next[partition] + dice.below(5) as u64,
+                    let partition = dice.index(3);
+                    let offset = match dice.index(8) {
+                        0 => next[partition].saturating_sub(dice.index(60) as u64),
+                        1 => next[partition] + dice.index(5) as u64,
                         _ => next[partition],
                     };
                     next[partition] = next[partition].max(offset + 1);
@@ -138,9 +138,9 @@ fn random_schedules_agree_with_a_list_of_everything() {
                         Some(items.len() - 1),
                     ));
                 }
-                5..10 if !tickets.is_empty() && dice.below(10) < ends => {
-                    let (ticket, partition, item) = tickets.swap_remove(dice.below(tickets.len()));
-                    if dice.below(30) == 0 {
+                5..10 if !tickets.is_empty() && dice.index(10) < ends => {
+                    let (ticket, partition, item) = tickets.swap_remove(dice.index(tickets.len()));
+                    if dice.index(30) == 0 {
                         drop(ticket);
                     } else {
                         ticket.done();
@@ -149,8 +149,8 @@ fn random_schedules_agree_with_a_list_of_everything() {
                         }
                     }
                 }
-                10 if dice.below(10) == 0 => {
-                    let partition = dice.below(3);
+                10 if dice.index(10) == 0 => {
+                    let partition = dice.index(3);
                     let expected = model.committable().remove(&partition);
                     assert_eq!(progress.forget(&partition), expected);
                     model.0.remove(&partition);

@@ -68,8 +68,8 @@ async fn reader(orders: Orders, published: Arc<AtomicU64>, total: u64, mut dice:
     let mut received = 0;
     loop {
         let full = [Overflow::Wait, Overflow::DropOldest, Overflow::DropNewest, Overflow::Evict];
-        let (full, capacity) = (full[dice.below(4)], 1 + dice.below(40));
-        let keys = (0..KEYS).filter(|_| dice.below(2) == 0).collect::<Vec<_>>();
+        let (full, capacity) = (full[dice.index(4)], 1 + dice.index(40));
+        let keys = (0..KEYS).filter(|_| dice.index(2) == 0).collect::<Vec<_>>();
         let keys = if keys.is_empty() { vec![0] } else { keys };
         let before = published.load(SeqCst);
         let (mut inbox, lease) = subscribe(&orders, &keys, capacity, full);
@@ -77,12 +77,12 @@ async fn reader(orders: Orders, published: Arc<AtomicU64>, total: u64, mut dice:
         if before == 0 {
             account.next = account.keys.first().copied();
         }
-        let stays = dice.below(3) == 0;
-        let leaves_after = dice.below(500) as u64;
+        let stays = dice.index(3) == 0;
+        let leaves_after = dice.index(500) as u64;
         while let Some(got) = inbox.recv().await {
             account.add(got);
-            if dice.below(20) == 0 {
-                for _ in 0..dice.below(20) {
+            if dice.index(20) == 0 {
+                for _ in 0..dice.index(20) {
                     yield_now().await;
                 }
             }
@@ -134,7 +134,7 @@ async fn program(seed: u64, readers: u64, total: u64) -> (Totals, u64) {
     for n in 0..total {
         published.store(n + 1, SeqCst);
         items.send(n).await.expect("the demux runs");
-        if dice.below(50) == 0 {
+        if dice.index(50) == 0 {
             yield_now().await;
         }
     }

@@ -30,12 +30,12 @@ struct Counts {
 
 /// Reads at its own pace until it has had enough, or to the end. Then it has all that there was.
 async fn read(mut reader: TopicReader<u64>, mut dice: Dice, each: u64, counts: Arc<Counts>) {
-    let leaves_after = if dice.below(3) == 0 { u64::MAX } else { dice.below(2_000) as u64 };
+    let leaves_after = if dice.index(3) == 0 { u64::MAX } else { dice.index(2_000) as u64 };
     let (mut next, mut received, mut lost) = (None, 0, 0);
     let mut buffer = Vec::new();
     counts.readers.fetch_add(1, SeqCst);
     while received + lost <= leaves_after {
-        let limit = 1 + dice.below(100);
+        let limit = 1 + dice.index(100);
         if reader.recv_many(&mut buffer, limit).await == 0 {
             assert_eq!(reader.end(), Some(End::Closed));
             assert!(next.is_none_or(|next| next == each), "{next:?} of {each}");
@@ -55,8 +55,8 @@ async fn read(mut reader: TopicReader<u64>, mut dice: Dice, each: u64, counts: A
                 }
             }
         }
-        if dice.below(20) == 0 {
-            for _ in 0..dice.below(30) {
+        if dice.index(20) == 0 {
+            for _ in 0..dice.index(30) {
                 yield_now().await;
             }
         }
@@ -69,7 +69,7 @@ async fn read(mut reader: TopicReader<u64>, mut dice: Dice, each: u64, counts: A
 async fn program(seed: u64, each: u64) -> (u64, Arc<Counts>) {
     let counts = Arc::new(Counts::default());
     let mut dice = Dice::new(seed);
-    let (sinks, first): (Vec<_>, Vec<_>) = (0..KEYS).map(|_| topic(1 + dice.below(40))).unzip();
+    let (sinks, first): (Vec<_>, Vec<_>) = (0..KEYS).map(|_| topic(1 + dice.index(40))).unzip();
     let mut lease = Lease::new();
     let attach = |(key, sink)| Attach::new(key, sink).leased(&mut lease);
     let orders = stream::iter((0..KEYS).zip(sinks).map(attach).collect::<Vec<_>>());
@@ -79,14 +79,14 @@ async fn program(seed: u64, each: u64) -> (u64, Arc<Counts>) {
 
     let mut readers = JoinSet::new();
     for n in 0..each * KEYS {
-        if n < 16 || dice.below(100) == 0 {
+        if n < 16 || dice.index(100) == 0 {
             // The first reader of each topic reads nothing until the end.
-            let reader = first[dice.below(first.len())].subscribe();
+            let reader = first[dice.index(first.len())].subscribe();
             let dice = Dice::new(seed * 1_000_000 + n);
             readers.spawn(read(reader, dice, each, Arc::clone(&counts)));
         }
         items.send(n).await.expect("the demux runs");
-        if dice.below(50) == 0 {
+        if dice.index(50) == 0 {
             yield_now().await;
         }
     }

@@ -21,7 +21,7 @@ fn every_item_is_taken_once_and_in_order() {
                 let last = Arc::new(Mutex::new(HashMap::<u64, (bool, u64)>::new()));
                 let of_workers = Arc::clone(&last);
                 let mut dice = Dice::new(7);
-                let input = stream::iter(1..8_000_u64).map(move |n| (dice.below(50) as u64, n));
+                let input = stream::iter(1..8_000_u64).map(move |n| (dice.index(50) as u64, n));
                 let settings = Workers::new()
                     .mailbox(mailbox)
                     .max_workers(max)

@@ -99,7 +99,7 @@ impl Reading {
 async fn read(client: &mut TcpStream, dice: &mut Dice) -> Reading {
     let (mut reading, mut buffer) = (Reading::default(), vec![0; 10_000]);
     loop {
-        let most = 1 + dice.below(buffer.len());
+        let most = 1 + dice.index(buffer.len());
         match client.read(&mut buffer[..most]).await {
             Ok(0) => return reading,
             Ok(bytes) => reading.take(&buffer[..bytes]),
@@ -342,23 +342,23 @@ fn writers_that_join_and_leave_in_a_burst() {
 async fn program(seed: u64) -> (u64, u64) {
     const ITEMS: u64 = 3_000;
     let mut dice = Dice::new(seed);
-    let (sink, handle) = writers(1 + dice.below(60), line);
-    let sink = sink.max_bytes(1_000 + dice.below(20_000));
+    let (sink, handle) = writers(1 + dice.index(60), line);
+    let sink = sink.max_bytes(1_000 + dice.index(20_000));
     let (items, input) = mpsc::channel(16);
     let input = stream::unfold(input, |mut input| async { Some((input.recv().await?, input)) });
     let demux = tokio::spawn(Box::pin(input).demux_by(|_| (), stream::iter([((), sink)])));
     let mut clients = JoinSet::new();
     for n in 0..ITEMS {
-        if n < 8 || dice.below(100) == 0 {
+        if n < 8 || dice.index(100) == 0 {
             let mut dice = Dice::new(seed * 1_000_000 + n);
-            let (server, mut client) = duplex(1 + dice.below(5_000));
+            let (server, mut client) = duplex(1 + dice.index(5_000));
             let writer = tokio::spawn(handle.join(server).on_lost(notice));
             clients.spawn(async move {
                 let leaves_after =
-                    if dice.below(2) == 0 { u64::MAX } else { dice.below(1_000) as u64 };
+                    if dice.index(2) == 0 { u64::MAX } else { dice.index(1_000) as u64 };
                 let (mut reading, mut buffer) = (Reading::default(), vec![0; 10_000]);
                 while reading.lines < leaves_after {
-                    let most = 1 + dice.below(3_000);
+                    let most = 1 + dice.index(3_000);
                     let bytes = client.read(&mut buffer[..most]).await.unwrap();
                     reading.take(&buffer[..bytes]);
                     if bytes == 0 {
@@ -368,8 +368,8 @@ async fn program(seed: u64) -> (u64, u64) {
                         assert_eq!((written.items, written.lost), (reading.lines, reading.lost));
                         break;
                     }
-                    if dice.below(20) == 0 {
-                        for _ in 0..dice.below(40) {
+                    if dice.index(20) == 0 {
+                        for _ in 0..dice.index(40) {
                             yield_now().await;
                         }
                     }
@@ -378,7 +378,7 @@ async fn program(seed: u64) -> (u64, u64) {
             });
         }
         items.send(n).await.expect("the demux runs");
-        if dice.below(50) == 0 {
+        if dice.index(50) == 0 {
             yield_now().await;
         }
     }

@@ -126,29 +126,29 @@ async fn what_follows_a_replay_follows_without_a_gap_or_a_repeat() {
     for seed in 0..2_000 {
         let test = async move {
             let mut dice = Dice::new(seed);
-            let keeps = 1 + dice.below(4);
-            let hub = Hub::builder().budget(1 + dice.below(4)).replay(keeps).spawn();
-            let others = (0..dice.below(4)).map(|n| match n {
+            let keeps = 1 + dice.index(4);
+            let hub = Hub::builder().budget(1 + dice.index(4)).replay(keeps).spawn();
+            let others = (0..dice.index(4)).map(|n| match n {
                 0 => hub.subscribe("a"),
                 _ => hub.subscribe_with(["a"], waiting_terms(100)),
             });
             let others = others.collect::<Vec<_>>();
-            let first = dice.below(20);
+            let first = dice.index(20);
             for n in 0..first {
                 hub.try_publish("a", n).unwrap();
             }
             // The hub gets some turns. `yield_now` would let it go on until it waits.
-            let is_settled = dice.below(3) == 0;
+            let is_settled = dice.index(3) == 0;
             if is_settled {
                 settle().await;
             }
-            for _ in 0..=dice.below(6) {
+            for _ in 0..=dice.index(6) {
                 tokio::spawn(async {}).await.unwrap();
             }
             let mut late = hub.subscribe_with(["a"], Terms::new().replay(keeps));
             for n in first..40 {
                 hub.try_publish("a", n).unwrap();
-                if dice.below(8) == 0 {
+                if dice.index(8) == 0 {
                     tokio::spawn(async {}).await.unwrap();
                 }
             }

@@ -290,7 +290,7 @@ fn keys_that_are_revoked_all_the_time_lose_nothing_else() {
                 let of_workers = Arc::clone(&state);
                 let mut dice = Dice::new(11);
                 let input = stream::iter(1..10_000_u64).then(move |n| {
-                    let key = dice.below(20);
+                    let key = dice.index(20);
                     async move {
                         if n % 100 == 0 {
                             yield_now().await;
@@ -327,13 +327,13 @@ fn keys_that_are_revoked_all_the_time_lose_nothing_else() {
                 let revoker = tokio::spawn(async move {
                     let mut dice = Dice::new(5);
                     loop {
-                        match dice.below(4) {
-                            0 => drop(handle.revoke(&dice.below(20)).now_or_never()),
+                        match dice.index(4) {
+                            0 => drop(handle.revoke(&dice.index(20)).now_or_never()),
                             1 => {
                                 handle.revoke_if(|key| key % 5 == 0).await;
                             }
                             _ => {
-                                handle.revoke(&dice.below(20)).await;
+                                handle.revoke(&dice.index(20)).await;
                             }
                         }
                         yield_now().await;

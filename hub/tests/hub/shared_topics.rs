@@ -251,34 +251,34 @@ async fn subscription_that_turns_into_another_in_a_burst_gets_each_item_once() {
     for seed in 0..2_000 {
         let test = async move {
             let mut dice = Dice::new(seed);
-            let hub = Hub::builder().budget(1 + dice.below(4)).spawn();
+            let hub = Hub::builder().budget(1 + dice.index(4)).spawn();
             // Others in the group of the key, before and behind the topic.
-            let before = (0..dice.below(3)).map(|_| hub.subscribe_with(["a"], waiting_terms(100)));
+            let before = (0..dice.index(3)).map(|_| hub.subscribe_with(["a"], waiting_terms(100)));
             let before = before.collect::<Vec<_>>();
             let mut both = hub.subscribe("a");
-            let shares = (0..dice.below(3)).map(|_| hub.subscribe("a")).collect::<Vec<_>>();
-            let behind = (0..dice.below(3)).map(|_| hub.subscribe_with(["a"], waiting_terms(100)));
+            let shares = (0..dice.index(3)).map(|_| hub.subscribe("a")).collect::<Vec<_>>();
+            let behind = (0..dice.index(3)).map(|_| hub.subscribe_with(["a"], waiting_terms(100)));
             let behind = behind.collect::<Vec<_>>();
-            if dice.below(2) == 0 {
+            if dice.index(2) == 0 {
                 assert!(both.recv().now_or_never().is_none()); // it sleeps
             }
-            let first = dice.below(20);
+            let first = dice.index(20);
             for n in 0..first {
                 hub.try_publish("a", n).unwrap();
             }
             // The hub gets some turns. `yield_now` would let it go on until it waits.
-            for _ in 0..=dice.below(6) {
+            for _ in 0..=dice.index(6) {
                 tokio::spawn(async {}).await.unwrap();
             }
             let mut got = Vec::new();
-            if dice.below(2) == 0 {
+            if dice.index(2) == 0 {
                 got.extend(both.try_recv());
             }
             assert!(both.add("b"));
             for n in first..60 {
-                let key = if dice.below(4) == 0 { "a" } else { "b" };
+                let key = if dice.index(4) == 0 { "a" } else { "b" };
                 hub.try_publish(key, n).unwrap();
-                if dice.below(8) == 0 {
+                if dice.index(8) == 0 {
                     tokio::spawn(async {}).await.unwrap();
                     got.extend(both.try_recv());
                 }

@@ -138,7 +138,7 @@ impl World {
 
     fn leave(&mut self, dice: &mut Dice) {
         if !self.readers.is_empty() {
-            drop(self.readers.swap_remove(dice.below(self.readers.len())));
+            drop(self.readers.swap_remove(dice.index(self.readers.len())));
         }
     }
 
@@ -148,12 +148,12 @@ impl World {
             return;
         }
         let (seed, end, capacity) = (self.seed, self.end, self.capacity);
-        let index = dice.below(self.readers.len());
+        let index = dice.index(self.readers.len());
         let (reader, model) = &mut self.readers[index];
-        match dice.below(3) {
+        match dice.index(3) {
             0 => {
                 let mut buffer = Vec::new();
-                let limit = dice.below(8);
+                let limit = dice.index(8);
                 let count = reader.recv_many(&mut buffer, limit).now_or_never();
                 assert!(count.is_none_or(|count| count == buffer.len() && count <= limit));
                 for next in buffer {
@@ -167,7 +167,7 @@ impl World {
                 assert_eq!(next, expected, "seed {seed}");
             }
             _ => {
-                for _ in 0..dice.below(4) {
+                for _ in 0..dice.index(4) {
                     let expected = model.read(end, capacity, false);
                     assert_eq!(entry(reader.try_recv()), expected, "seed {seed}");
                 }
@@ -199,8 +199,8 @@ impl World {
 fn each_reader_gets_all_and_is_told_exactly_what_is_missing() {
     for seed in 0..3_000 {
         let mut dice = Dice::new(seed);
-        let bits = 1 + dice.below(6);
-        let capacity = 1 + dice.below(1 << bits);
+        let bits = 1 + dice.index(6);
+        let capacity = 1 + dice.index(1 << bits);
         let (sink, first) = topic(capacity);
         let mut world = World {
             seed,
@@ -212,14 +212,14 @@ fn each_reader_gets_all_and_is_told_exactly_what_is_missing() {
             owes_wake: false,
         };
         // In some programs nearly all is sending, in some there are many readers.
-        let busy = dice.below(12);
-        let many = 2 + 3 * dice.below(3);
+        let busy = dice.index(12);
+        let many = 2 + 3 * dice.index(3);
         for _ in 0..150 {
-            match dice.below(10 + busy) {
+            match dice.index(10 + busy) {
                 0 => world.flush(),
-                1 if dice.below(3) == 0 => world.leave(&mut dice),
+                1 if dice.index(3) == 0 => world.leave(&mut dice),
                 1 | 2 if world.readers.len() < many => world.join(),
-                3 if dice.below(30) == 0 => world.end(dice.below(2) == 0),
+                3 if dice.index(30) == 0 => world.end(dice.index(2) == 0),
                 1..=6 => world.read(&mut dice),
                 _ => world.send(),
             }

@@ -248,7 +248,7 @@ fn turns_are_neither_lost_nor_doubled() {
                 let busy = Alive::default();
                 let of_items = busy.clone();
                 let mut dice = Dice::new(3);
-                let input = stream::iter(0..6_000_u64).map(move |n| (dice.below(40), n));
+                let input = stream::iter(0..6_000_u64).map(move |n| (dice.index(40), n));
                 let settings = Workers::new().concurrency(concurrency).mailbox(4).backlog(50);
                 let done = for_each_by_key(
                     input,
@@ -260,7 +260,7 @@ fn turns_are_neither_lost_nor_doubled() {
                             let mut dice = Dice::new(key as u64);
                             let mut some = Vec::new();
                             loop {
-                                let count = match dice.below(3) {
+                                let count = match dice.index(3) {
                                     0 => {
                                         let some = items.recv_many(&mut some, 3);
                                         timeout(Duration::ZERO, some).await.unwrap_or(usize::MAX)
@@ -273,11 +273,11 @@ fn turns_are_neither_lost_nor_doubled() {
                                 }
                                 if count < usize::MAX {
                                     let _busy = busy.enter();
-                                    if dice.below(2) == 0 {
+                                    if dice.index(2) == 0 {
                                         tokio::task::yield_now().await;
                                     }
                                 }
-                                assert!(dice.below(200) > 0, "now and then");
+                                assert!(dice.index(200) > 0, "now and then");
                             }
                         }
                     },

@@ -209,18 +209,18 @@ struct World {
 
 impl World {
     fn new(seed: u64, dice: &mut Dice) -> Self {
-        let capacity = match dice.below(3) {
-            0 => 1 + dice.below(3),
-            1 => 1 + dice.below(400),
-            _ => 1 + dice.below(20),
+        let capacity = match dice.index(3) {
+            0 => 1 + dice.index(3),
+            1 => 1 + dice.index(400),
+            _ => 1 + dice.index(20),
         };
-        let max_bytes = match dice.below(3) {
-            0 => 1 + dice.below(60),
-            1 => 1 + dice.below(2_000),
+        let max_bytes = match dice.index(3) {
+            0 => 1 + dice.index(60),
+            1 => 1 + dice.index(2_000),
             _ => 1_000_000,
         };
         // Most are short. Some do not share a segment with others.
-        let largest = [8, 8, 8, 100, 100, 1_000, 1_000, 40_000][dice.below(8)];
+        let largest = [8, 8, 8, 100, 100, 1_000, 1_000, 40_000][dice.index(8)];
         let append: Encode<Vec<u8>> = |item, bytes| bytes.write_all(&item);
         let (sink, handle) = writers(capacity, append);
         let sink = sink.max_bytes(max_bytes);
@@ -229,10 +229,10 @@ impl World {
     }
 
     fn send(&mut self, dice: &mut Dice) {
-        let many = if dice.below(4) == 0 { 100 } else { 8 };
-        for _ in 0..=dice.below(many) {
+        let many = if dice.index(4) == 0 { 100 } else { 8 };
+        for _ in 0..=dice.index(many) {
             let mut item = format!("{} ", self.sent.end()).into_bytes();
-            item.resize(item.len() + dice.below(self.largest), b'x');
+            item.resize(item.len() + dice.index(self.largest), b'x');
             item.push(b'\n');
             send(&mut self.sink, item.clone()).expect("there is a handle");
             // It is not encoded if there is no writer.
@@ -253,8 +253,8 @@ impl World {
     fn join(&mut self, dice: &mut Dice) {
         let pipe = Pipe::new(0);
         pipe.set(|state| {
-            state.is_vectored = dice.below(2) == 0;
-            state.most = if dice.below(2) == 0 { usize::MAX } else { 1 + dice.below(50) };
+            state.is_vectored = dice.index(2) == 0;
+            state.most = if dice.index(2) == 0 { usize::MAX } else { 1 + dice.index(50) };
         });
         let task = Task::new(self.handle.join(pipe.clone()).on_lost(notice));
         let model = Model {
@@ -274,8 +274,8 @@ impl World {
         if self.members.is_empty() {
             return;
         }
-        let member = self.members.swap_remove(dice.below(self.members.len()));
-        if dice.below(2) == 0 {
+        let member = self.members.swap_remove(dice.index(self.members.len()));
+        if dice.index(2) == 0 {
             return;
         }
         // It fails at the next write, which comes when there is something to write.
@@ -301,10 +301,10 @@ impl World {
         if self.members.is_empty() {
             return;
         }
-        let member = dice.below(self.members.len());
+        let member = dice.index(self.members.len());
         let Member { task, pipe, model, .. } = &mut self.members[member];
-        let most = [20, 300, 20_000][dice.below(3)];
-        let bytes = if dice.below(4) == 0 { 0 } else { dice.below(most) };
+        let most = [20, 300, 20_000][dice.index(3)];
+        let bytes = if dice.index(4) == 0 { 0 } else { dice.index(most) };
         pipe.allow(bytes);
         model.room += bytes;
         model.poll(&self.sent);
@@ -344,9 +344,9 @@ fn random_programs_agree_with_the_model() {
         let mut dice = Dice::new(seed);
         let mut world = World::new(seed, &mut dice);
         // Some programs have many writers, in some the peers hardly ever read.
-        let (joins, polls) = (1 + dice.below(4), 1 + dice.below(30));
+        let (joins, polls) = (1 + dice.index(4), 1 + dice.index(30));
         for _ in 0..100 {
-            match dice.below(6 + joins + polls) {
+            match dice.index(6 + joins + polls) {
                 0 => world.leave(&mut dice),
                 n if n >= 6 + polls => world.join(&mut dice),
                 n if n >= 6 => world.poll(&mut dice),

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use model::dice::Dice;
 use stream_demux_hub::{Overflow, Terms, WriterEnd};
 use tokio::io::{AsyncRead, AsyncReadExt, duplex};
 use tokio::task::yield_now;
 use tokio::time::sleep;
 
-use crate::{Dice, Item, KEYS, World};
+use crate::{Item, KEYS, World};
 
 fn line((key, n): Item, bytes: &mut Vec<u8>) -> io::Result<()> {
     writeln!(bytes, "{key} {n}")

@@ -18,6 +18,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use model::dice::Dice;
 use stream_demux_hub::{End, Hub, Lagged, Overflow, Report, Subscription, Terms};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
@@ -256,21 +257,4 @@ fn resident() -> usize {
     let pages = std::fs::read_to_string("/proc/self/statm").ok();
     let pages = pages.and_then(|text| text.split(' ').nth(1)?.parse::<usize>().ok());
     pages.unwrap_or(0) * 4_096
-}
-
-/// Random numbers.
-struct Dice(u64);
-
-impl Dice {
-    fn new(seed: u64) -> Self {
-        Self((seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    /// Returns a number below `n`.
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) % n
-    }
 }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use model::dice::Dice;
 use stream_demux_hub::{End, Lagged, Overflow, SubscriptionKeys, SubscriptionReader, Terms};
 use tokio::task::yield_now;
 use tokio::time::sleep;
 
-use crate::{Dice, Item, KEYS, World};
+use crate::{Item, KEYS, World};
 
 /// What a subscription knows from what it has received.
 #[derive(Debug, Default)]
