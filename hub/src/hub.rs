@@ -417,8 +417,9 @@ where
     /// Subscribers can still read what is in their inboxes; the hub does not wait for that. It
     /// waits for subscribers that asked for [`Wait`](crate::Overflow::Wait) and have no room, and
     /// for attached sinks. [`Report::hung`] names all that it would still have to wait for, also
-    /// those that others kept it from coming to; what waited for them is lost, and counted in
-    /// [`Report::stats`].
+    /// those that others kept it from coming to. What waited for them is lost, and counted in
+    /// [`Report::stats`]: as [`waiting`](Stats::waiting) if it was not routed yet, and as
+    /// `discarded` if it waited at an attached sink.
     ///
     /// Several calls, of any handle, wait for the same end, and the earliest deadline counts. After
     /// the end, it returns at once.
