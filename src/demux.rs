@@ -212,7 +212,7 @@ where
             .field("leaving", &router.slots().leaving())
             .field("is_blocked", &router.blocked_on().is_some())
             .field("budget", &budget.limit())
-            .field("totals", &router.ledger().totals())
+            .field("totals", &router.totals())
             .finish_non_exhaustive()
     }
 }

@@ -31,6 +31,7 @@ use crate::order::Terms;
 use crate::slots::Slots;
 use crate::slots::flush::Flushes;
 use crate::slots::ready::Ready;
+use crate::totals::Totals;
 
 use beyond::Beyond;
 use multicast::Walk;
@@ -134,9 +135,14 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
         &self.slots
     }
 
-    /// The counts and the hooks.
-    pub(crate) fn ledger(&self) -> &Ledger<H> {
-        &self.ledger
+    /// The counts. An item waits in a queue; or in the router, if it is not routed yet.
+    pub(crate) fn totals(&self) -> Totals {
+        let unrouted = u64::from(self.overtaken.is_some()) + u64::from(self.walk.is_some());
+        Totals { queued: self.slots.queued() + unrouted, ..self.ledger.totals() }
+    }
+
+    pub(crate) fn hooks(&self) -> &H {
+        self.ledger.hooks()
     }
 
     pub(crate) fn hooks_mut(&mut self) -> &mut H {

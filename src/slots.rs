@@ -19,6 +19,7 @@ mod groups;
 pub(crate) mod id;
 mod keys;
 pub(crate) mod list;
+mod queues;
 pub(crate) mod ready;
 pub(crate) mod slot;
 mod store;
@@ -32,6 +33,7 @@ use self::flush::Flushes;
 use self::group::Group;
 use self::id::SlotId;
 use self::list::{BACK, List};
+use self::queues::Queues;
 use self::ready::{Ready, Woken};
 use self::slot::{Expired, ExtrasList, Slot, SlotMut, Stage};
 use self::store::Store;
@@ -46,6 +48,7 @@ pub(crate) struct Slots<K, S, V, B> {
     ready: Ready,
     store: Store<K, S>,
     extras: ExtrasList<V>,
+    queues: Queues,
     groups: Slab<Group>,
     hasher: B,
     /// How many slots receive.
@@ -72,6 +75,7 @@ impl<K, S, V, B> Slots<K, S, V, B> {
             ready: Ready::new(),
             store: Store::new(),
             extras: ExtrasList::new(),
+            queues: Queues::new(),
             groups: Slab::new(),
             hasher,
             len: 0,
@@ -84,9 +88,19 @@ impl<K, S, V, B> Slots<K, S, V, B> {
     /// Changes the hasher; there must be no slots. The room that was made stays.
     pub(crate) fn with_hasher<B2>(self, hasher: B2) -> Slots<K, S, V, B2> {
         debug_assert!(self.is_vacant());
-        let Self { ready, store, extras, groups, len, catch_all, flushes, timers, hasher: _ } =
-            self;
-        Slots { ready, store, extras, groups, hasher, len, catch_all, flushes, timers }
+        let Self {
+            ready,
+            store,
+            extras,
+            queues,
+            groups,
+            hasher: _,
+            len,
+            catch_all,
+            flushes,
+            timers,
+        } = self;
+        Slots { ready, store, extras, queues, groups, hasher, len, catch_all, flushes, timers }
     }
 
     /// A turn begins: the task runs, and the slots that were woken by now are its work.
@@ -160,8 +174,8 @@ impl<K, S, V, B> Slots<K, S, V, B> {
     }
 
     pub(crate) fn get_mut(&mut self, id: SlotId) -> Option<SlotMut<'_, K, S, V>> {
-        let Self { store, extras, ready, flushes, .. } = self;
-        Some(SlotMut { slot: store.get_mut(id)?, extras, ready, flushes })
+        let Self { store, extras, queues, ready, flushes, .. } = self;
+        Some(SlotMut { slot: store.get_mut(id)?, extras, queues, ready, flushes })
     }
 
     /// # Panics
@@ -172,8 +186,8 @@ impl<K, S, V, B> Slots<K, S, V, B> {
     }
 
     pub(crate) fn slot_mut(&mut self, id: SlotId) -> SlotMut<'_, K, S, V> {
-        let Self { store, extras, ready, flushes, .. } = self;
-        SlotMut { slot: store.slot_mut(id), extras, ready, flushes }
+        let Self { store, extras, queues, ready, flushes, .. } = self;
+        SlotMut { slot: store.slot_mut(id), extras, queues, ready, flushes }
     }
 
     /// The recipients whose slots are in this stage: those that receive, or those that leave.
@@ -184,6 +198,11 @@ impl<K, S, V, B> Slots<K, S, V, B> {
 
     pub(crate) fn recipient(&self, id: SlotId) -> Recipient<'_, K> {
         self.slot(id).recipient(&self.extras)
+    }
+
+    /// How many items are queued for all slots together.
+    pub(crate) fn queued(&self) -> u64 {
+        self.queues.items()
     }
 
     /// How many items are queued for a slot, and how many of these are beyond its buffer.

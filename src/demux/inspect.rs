@@ -35,7 +35,7 @@ where
     /// assert_eq!((demux.totals().delivered, demux.totals().unmatched), (1, 1));
     /// ```
     pub fn totals(&self) -> Totals {
-        self.router.ledger().totals()
+        self.router.totals()
     }
 
     /// Returns the number of attachments that are receiving.
@@ -180,7 +180,7 @@ where
 
     /// Returns a reference to the hooks. See [`hooks_mut`](Self::hooks_mut) for an example.
     pub fn hooks_ref(&self) -> &H {
-        self.router.ledger().hooks()
+        self.router.hooks()
     }
 
     /// Returns a mutable reference to the hooks.

@@ -382,7 +382,7 @@ where
             return None;
         }
         *this.state = State::Completed;
-        Some(this.router.ledger().totals())
+        Some(this.router.totals())
     }
 
     /// Registers the waker of the task, or wakes the task at once if there is more to do.

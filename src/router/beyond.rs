@@ -118,7 +118,6 @@ impl Beyond {
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
     /// Puts an item at the end of a queue, regardless of its buffer.
     pub(super) fn append(&mut self, id: SlotId, item: V) {
-        self.ledger.queued(1);
         self.slots.slot_mut(id).push(item);
     }
 
@@ -205,7 +204,6 @@ where
     #[inline]
     pub(super) fn enqueue_within(&mut self, id: SlotId, item: V, room: usize) {
         let beyond = self.slots.slot_mut(id).enqueue(item, room);
-        self.ledger.queued(1);
         if beyond == 1 {
             self.enter_beyond(id);
         }
@@ -273,14 +271,12 @@ where
         }
         debug_assert!(slot.receives());
         let mut beyond = slot.split_beyond();
-        self.ledger.unqueued(beyond.len());
         self.leave_beyond(id);
         let most = items.left().saturating_mul(COMPARISONS);
         self.apply_policy(queue, &mut iter::from_fn(|| beyond.pop_front()), most);
         self.pay_comparisons(items);
         let left = beyond.len();
         if left > 0 {
-            self.ledger.queued(left);
             self.slots.slot_mut(id).restore_beyond(beyond);
             self.set_beyond(id, left);
         }
@@ -361,7 +357,6 @@ where
 
     fn drop_oldest(&mut self, id: SlotId) {
         if let Some(Popped { item, .. }) = self.slots.slot_mut(id).pop() {
-            self.ledger.unqueued(1);
             self.ledger.discarded(self.slots.recipient(id), item, Discarded::Overflowed);
         }
     }

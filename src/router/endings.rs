@@ -98,7 +98,6 @@ where
             slot.push(item);
             slot.accept();
         }
-        self.ledger.unqueued(over.len());
         over
     }
 
@@ -146,7 +145,6 @@ where
         if frees_key {
             self.ledger.hooks_mut().key_detached(&key);
         }
-        self.ledger.unqueued(queue.len());
         for item in queue.into_iter().chain(item).chain(skipped) {
             self.ledger.discarded(to, item, discarded);
         }

@@ -52,7 +52,6 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     /// Keeps an item that orders have overtaken.
     #[cold]
     pub(crate) fn overtake(&mut self, item: Unrouted<K, V>) {
-        self.ledger.queued(1);
         self.overtaken = Some(item);
     }
 
@@ -202,7 +201,6 @@ where
         F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
     {
         if let Some(unrouted) = self.overtaken.take() {
-            self.ledger.unqueued(1);
             let path = self.look_up(key, unrouted);
             self.route_slow(key, path, orders_known, items);
         }

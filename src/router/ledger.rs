@@ -3,7 +3,8 @@
 //!
 //! Between two polls `received + copies = unmatched + delivered + discarded + lost + queued`. That
 //! holds because every item that enters, by [`received`](Ledger::received) or
-//! [`copied`](Ledger::copied), is either counted as waiting or leaves by one of the other methods.
+//! [`copied`](Ledger::copied), either waits or leaves by one of the other methods. What waits is
+//! counted where it waits: see [`Router::totals`](super::Router::totals).
 
 use crate::hooks::{Detached, Discarded, Hooks, Recipient};
 use crate::slots::flush::Handled;
@@ -35,8 +36,8 @@ impl<H> Ledger<H> {
         &mut self.hooks
     }
 
-    #[inline]
-    pub(crate) fn totals(&self) -> Totals {
+    /// The counts, apart from what waits.
+    pub(super) fn totals(&self) -> Totals {
         let Handled { items, copies } = self.handled;
         Totals { received: items, copies, ..self.counts }
     }
@@ -68,16 +69,6 @@ impl<H> Ledger<H> {
     /// A sink failed while it took an item.
     pub(super) fn lost(&mut self) {
         self.counts.lost += 1;
-    }
-
-    /// `items` wait now, in a queue or beside the input.
-    pub(super) fn queued(&mut self, items: usize) {
-        self.counts.queued += items as u64;
-    }
-
-    /// `items` no longer wait.
-    pub(super) fn unqueued(&mut self, items: usize) {
-        self.counts.queued -= items as u64;
     }
 
     #[cold]

@@ -87,7 +87,6 @@ where
     /// Offers the item that is on its way through a group, if there is one, to the next members.
     pub(crate) fn continue_walk(&mut self, items: &mut Allowance) {
         if let Some(walk) = self.walk.take() {
-            self.ledger.unqueued(1);
             self.walk_on(walk, items);
         }
     }
@@ -121,7 +120,6 @@ where
             self.pay_comparisons(items);
         }
         if walk.ahead > 0 {
-            self.ledger.queued(1);
             self.walk = Some(walk);
         }
     }
@@ -190,8 +188,6 @@ where
         }
         if walk.ahead > 0 {
             self.walk = Some(walk);
-        } else {
-            self.ledger.unqueued(1);
         }
     }
 
@@ -206,7 +202,6 @@ where
         if walk.ahead > 0 {
             return None;
         }
-        self.ledger.unqueued(1);
         self.walk.take()?.item
     }
 }

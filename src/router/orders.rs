@@ -161,7 +161,6 @@ where
     fn replace(&mut self, old: SlotId) -> VecDeque<V> {
         self.forget_beyond(old);
         let backlog = self.slots.slot_mut(old).take_queue().items;
-        self.ledger.unqueued(backlog.len());
         self.slots.leave(old, LeaveReason::Replaced);
         backlog
     }
@@ -173,7 +172,6 @@ where
         if backlog.is_empty() {
             return;
         }
-        self.ledger.queued(backlog.len());
         let mut slot = self.slots.slot_mut(id);
         let beyond = slot.take_over(backlog);
         let has_limit_left = slot.may_accept();
@@ -188,7 +186,6 @@ where
         self.finish();
         self.ending = Some(Ending { cursor: 0, aborts: true });
         if let Some(Unrouted { item, .. }) = self.overtaken.take() {
-            self.ledger.unqueued(1);
             self.ledger.unmatched(item);
         }
     }

@@ -159,7 +159,6 @@ where
         let mut slot = self.slots.slot_mut(owner);
         let Some(Popped { item, accepts, was_last_beyond }) = slot.pop() else { return Ok(false) };
         let left = slot.is_queued();
-        self.ledger.unqueued(1);
         let mut slot = self.slots.slot_mut(id);
         let sent = slot.send::<false>(item, &now);
         let is_open = sent.is_err() || !accepts || slot.accept();

@@ -5,6 +5,7 @@ use super::Slots;
 use super::flush::Flushes;
 use super::group::Group;
 use super::id::SlotId;
+use super::queues::Queues;
 use super::ready::Ready;
 use super::slot::{ExtrasList, SlotMut};
 use super::store::Store;
@@ -34,8 +35,8 @@ impl<K, S, V, B> Slots<K, S, V, B> {
 
     /// The members that the walk through a group has yet to come to.
     pub(crate) fn walk(&mut self, group: usize) -> GroupWalk<'_, K, S, V> {
-        let Self { groups, store, extras, ready, flushes, .. } = self;
-        GroupWalk { group: &mut groups[group], store, extras, ready, flushes }
+        let Self { groups, store, extras, queues, ready, flushes, .. } = self;
+        GroupWalk { group: &mut groups[group], store, extras, queues, ready, flushes }
     }
 }
 
@@ -44,6 +45,7 @@ pub(crate) struct GroupWalk<'a, K, S, V> {
     group: &'a mut Group,
     store: &'a mut Store<K, S>,
     extras: &'a mut ExtrasList<V>,
+    queues: &'a mut Queues,
     ready: &'a Ready,
     flushes: &'a mut Flushes,
 }
@@ -51,8 +53,8 @@ pub(crate) struct GroupWalk<'a, K, S, V> {
 impl<K, S, V> GroupWalk<'_, K, S, V> {
     #[inline]
     pub(crate) fn next(&mut self) -> Option<SlotMut<'_, K, S, V>> {
-        let Self { group, store, extras, ready, flushes } = self;
-        Some(SlotMut { slot: store.get_mut(group.next()?)?, extras, ready, flushes })
+        let Self { group, store, extras, queues, ready, flushes } = self;
+        Some(SlotMut { slot: store.get_mut(group.next()?)?, extras, queues, ready, flushes })
     }
 }
 

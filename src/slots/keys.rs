@@ -131,8 +131,8 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let Self { store, extras, ready, flushes, hasher, .. } = self;
-        Some(SlotMut { slot: store.find_any(key, hasher)?, extras, ready, flushes })
+        let Self { store, extras, queues, ready, flushes, hasher, .. } = self;
+        Some(SlotMut { slot: store.find_any(key, hasher)?, extras, queues, ready, flushes })
     }
 }
 
@@ -207,12 +207,14 @@ where
                 self.slot_mut(moved).set_timer_index(index);
             }
         }
+        let queue = self.slot_mut(id).take_queue().items;
         let slot = self.take(id);
         self.store.free_id(id);
         if slot.is_flush_queued() {
             self.flushes.orphan(id);
         }
-        slot.into_remains(&mut self.extras)
+        let (key, tag) = slot.into_recipient(&mut self.extras);
+        Remains { key, tag, queue }
     }
 
     /// Takes a slot out of its place and out of its group.

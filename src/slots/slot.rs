@@ -16,6 +16,7 @@ use core::ops::{Deref, DerefMut};
 
 use super::flush::Flushes;
 use super::id::SlotId;
+use super::queues::Queues;
 use super::ready::Ready;
 use crate::hooks::Recipient;
 use crate::lease::{Claim, LeaseRequest};
@@ -80,6 +81,7 @@ impl<V> Default for Extras<V> {
 pub(crate) struct SlotMut<'a, K, S, V> {
     pub(super) slot: &'a mut Slot<K, S>,
     pub(super) extras: &'a mut ExtrasList<V>,
+    pub(super) queues: &'a mut Queues,
     pub(super) ready: &'a Ready,
     pub(super) flushes: &'a mut Flushes,
 }
@@ -228,12 +230,11 @@ impl<K, S> Slot<K, S> {
         }
     }
 
-    /// Drops the sink.
-    pub(super) fn into_remains<V>(self, extras: &mut ExtrasList<V>) -> Remains<K, V> {
+    /// Drops the sink. Returns the key and the tag.
+    pub(super) fn into_recipient<V>(self, extras: &mut ExtrasList<V>) -> (K, u64) {
         let Self { key, sink, id, .. } = self;
         drop(sink);
-        let extras = extras.take(id).map(|extras| *extras).unwrap_or_default();
-        Remains { key, tag: extras.tag, queue: extras.queue }
+        (key, extras.take(id).map_or(0, |extras| extras.tag))
     }
 
     #[inline]

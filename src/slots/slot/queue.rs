@@ -43,6 +43,7 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         let Extras { queue, beyond, .. } = self.extras.get_or_default(self.slot.id);
         let has_room = queue.len() < room && *beyond == 0;
         queue.push_back(item);
+        self.queues.add(1);
         let is_beyond = !has_room || may_replace;
         *beyond += u32::from(is_beyond);
         let beyond = *beyond;
@@ -53,6 +54,7 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
     /// Adds an item, regardless of the buffer.
     pub(crate) fn push(&mut self, item: V) {
         self.extras_mut().queue.push_back(item);
+        self.queues.add(1);
         self.slot.set(QUEUED, true);
     }
 
@@ -60,6 +62,7 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
     pub(crate) fn pop(&mut self) -> Option<Popped<V>> {
         let Extras { queue, beyond, .. } = self.extras.get_mut(self.slot.id)?;
         let item = queue.pop_front()?;
+        self.queues.subtract(1);
         let left = !queue.is_empty();
         if !left && queue.capacity() > KEPT_ROOM {
             *queue = VecDeque::new();
@@ -97,6 +100,7 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         let queue = &mut self.extras_mut().queue;
         let items = queue.split_off(queue.len() - beyond);
         let left = !queue.is_empty();
+        self.queues.subtract(beyond);
         self.slot.set(QUEUED, left);
         items
     }
@@ -113,12 +117,14 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         // Not `split_off`: that moves all that stay, and each of many members takes a part.
         let front = queue.drain(..items).collect();
         let left = !queue.is_empty();
+        self.queues.subtract(items);
         self.slot.set(QUEUED, left);
         front
     }
 
     /// Puts items that were beyond the buffer back to the end of the queue.
     pub(crate) fn restore_beyond(&mut self, mut items: VecDeque<V>) {
+        self.queues.add(items.len());
         self.extras_mut().queue.append(&mut items);
         self.slot.set(QUEUED, true);
     }
@@ -135,7 +141,9 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
             return Queue { items: VecDeque::new(), beyond };
         };
         extras.beyond = 0;
-        Queue { items: mem::take(&mut extras.queue), beyond }
+        let items = mem::take(&mut extras.queue);
+        self.queues.subtract(items.len());
+        Queue { items, beyond }
     }
 
     /// Takes over the items that waited for the predecessor, and accepts those that fit, as far as
@@ -152,6 +160,7 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
     pub(crate) fn set_queue(&mut self, items: VecDeque<V>) {
         debug_assert!(!self.slot.is_queued());
         if !items.is_empty() {
+            self.queues.add(items.len());
             self.extras_mut().queue = items;
             self.slot.set(QUEUED, true);
         }
