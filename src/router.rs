@@ -138,7 +138,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     /// The counts. An item waits in a queue; or in the router, if it is not routed yet.
     pub(crate) fn totals(&self) -> Totals {
         let unrouted = u64::from(self.overtaken.is_some()) + u64::from(self.walk.is_some());
-        Totals { queued: self.slots.queued() + unrouted, ..self.ledger.totals() }
+        Totals { queued: self.slots.queues().items() + unrouted, ..self.ledger.totals() }
     }
 
     pub(crate) fn hooks(&self) -> &H {
@@ -169,12 +169,12 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     /// item is on its way through a group.
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
-        self.beyond.is_open() && self.walk.is_none() && self.ending.is_none()
+        self.slots.queues().is_open() && self.walk.is_none() && self.ending.is_none()
     }
 
     /// Returns `true` if a sink is in doubt.
     pub(crate) fn is_in_doubt(&self) -> bool {
-        self.beyond.is_in_doubt()
+        self.slots.queues().is_in_doubt()
     }
 
     /// Returns `true` if slots are to leave because the input is over. Items on their way come

@@ -18,7 +18,7 @@ pub(crate) mod group;
 mod groups;
 pub(crate) mod id;
 mod keys;
-pub(crate) mod list;
+mod list;
 mod queues;
 pub(crate) mod ready;
 pub(crate) mod slot;
@@ -32,7 +32,6 @@ use slab::Slab;
 use self::flush::Flushes;
 use self::group::Group;
 use self::id::SlotId;
-use self::list::{BACK, List};
 use self::queues::Queues;
 use self::ready::{Ready, Woken};
 use self::slot::{Expired, ExtrasList, Slot, SlotMut, Stage};
@@ -133,6 +132,11 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         &mut self.flushes
     }
 
+    /// What is known of all queues together.
+    pub(crate) fn queues(&self) -> &Queues {
+        &self.queues
+    }
+
     /// The slot that items go to whose keys are not attached.
     pub(crate) fn catch_all(&self) -> Option<SlotId> {
         self.catch_all
@@ -200,11 +204,6 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         self.slot(id).recipient(&self.extras)
     }
 
-    /// How many items are queued for all slots together.
-    pub(crate) fn queued(&self) -> u64 {
-        self.queues.items()
-    }
-
     /// How many items are queued for a slot, and how many of these are beyond its buffer.
     pub(crate) fn queue_len(&self, id: SlotId) -> (usize, usize) {
         let slot = self.slot(id);
@@ -214,16 +213,6 @@ impl<K, S, V, B> Slots<K, S, V, B> {
     /// How many items may be queued for a slot.
     pub(crate) fn buffer(&self, id: SlotId) -> usize {
         self.slot(id).buffer(&self.extras)
-    }
-
-    /// Adds a slot at the end of a list. It is in no other one with the same link.
-    pub(crate) fn append_to(&mut self, list: &mut List, id: SlotId) {
-        list.push(BACK, id, &mut self.extras);
-    }
-
-    /// Takes a slot out of a list. Returns `false` if it is not there.
-    pub(crate) fn remove_from(&mut self, list: &mut List, id: SlotId) -> bool {
-        list.remove(id, &mut self.extras)
     }
 
     /// One unit of time has passed. `was_closed` is whether the input had to wait for a sink in it.

@@ -45,7 +45,8 @@ where
         if self.slots.slot(head).overflow() == Overflow::Wait {
             // What fits now is not beyond the buffer any more.
             let (len, beyond) = self.slots.queue_len(head);
-            self.set_beyond(head, beyond.min(len.saturating_sub(room)));
+            self.slots.slot_mut(head).set_beyond(beyond.min(len.saturating_sub(room)));
+            self.unblock_if_open();
         }
         if self.slots.slot(head).is_queued() {
             self.slots.ready().list(id);
@@ -214,13 +215,12 @@ where
         }
         let Some(head) = self.slots.group(group).head() else { return };
         self.slots.group_mut(group).set_full(false); // the policy may be another one
-        self.slots.slot_mut(head).set_queue(items);
         let beyond = if self.slots.slot(head).conflates() {
             len - 1 // each is compared with those before it
         } else {
             beyond.min(len.saturating_sub(self.slots.group(group).room()))
         };
-        self.set_beyond(head, beyond);
+        self.slots.slot_mut(head).set_queue(Queue { items, beyond });
     }
 
     /// Gives a slot that has just left a group an equal part of the queue.
@@ -229,8 +229,10 @@ where
         let Some(head) = members.head() else { return };
         let (len, beyond) = self.slots.queue_len(head);
         let part = len.div_ceil(members.len() + 1);
-        let items = self.slots.slot_mut(head).take_front(part);
-        self.set_beyond(head, beyond.saturating_sub(part));
-        self.slots.slot_mut(id).set_queue(items);
+        let mut slot = self.slots.slot_mut(head);
+        let items = slot.take_front(part);
+        slot.set_beyond(beyond.saturating_sub(part));
+        self.unblock_if_open();
+        self.slots.slot_mut(id).set_queue(Queue { items, beyond: 0 });
     }
 }

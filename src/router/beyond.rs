@@ -27,8 +27,7 @@ use super::sinks::Drained;
 use crate::hooks::{Detached, Discarded, Hooks};
 use crate::order::Overflow;
 use crate::slots::id::SlotId;
-use crate::slots::list::List;
-use crate::slots::slot::{Popped, Purpose};
+use crate::slots::slot::Popped;
 
 /// How often sinks in doubt are polled in one turn.
 ///
@@ -55,13 +54,8 @@ pub(super) struct FullQueue {
     pub(super) victim: SlotId,
 }
 
-/// Which slots have items beyond their buffers, and whom the input waits for.
+/// Which sink the input waits for, and what the policies have cost.
 pub(super) struct Beyond {
-    /// The slots that receive and have items beyond their buffers, in the order in which they got
-    /// them: under `Wait`, ...
-    gate: List,
-    /// ... and under the policies that discard.
-    doubts: List,
     /// The slot that `Hooks::blocked` was called for last, until `Hooks::unblocked` is.
     blocked_on: Option<SlotId>,
     /// The gate was closed at the end of a turn since the last tick.
@@ -75,28 +69,11 @@ pub(super) struct Beyond {
 
 impl Beyond {
     pub(super) fn new() -> Self {
-        Self {
-            gate: List::new(Purpose::Gate),
-            doubts: List::new(Purpose::Doubts),
-            blocked_on: None,
-            was_closed: false,
-            polled: Vec::new(),
-            comparisons: 0,
-        }
+        Self { blocked_on: None, was_closed: false, polled: Vec::new(), comparisons: 0 }
     }
 
     pub(super) fn begin_turn(&mut self) {
         self.polled.clear();
-    }
-
-    /// Returns `true` if the gate is open.
-    #[inline]
-    pub(super) fn is_open(&self) -> bool {
-        self.gate.is_empty()
-    }
-
-    pub(super) fn is_in_doubt(&self) -> bool {
-        !self.doubts.is_empty()
     }
 
     pub(super) fn blocked_on(&self) -> Option<SlotId> {
@@ -115,21 +92,6 @@ impl Beyond {
     }
 }
 
-impl<K, S, V, H, B> Router<K, S, V, H, B> {
-    /// Puts an item at the end of a queue, regardless of its buffer.
-    pub(super) fn append(&mut self, id: SlotId, item: V) {
-        self.slots.slot_mut(id).push(item);
-    }
-
-    /// A slot has its first item beyond the buffer.
-    #[inline]
-    fn enter_beyond(&mut self, id: SlotId) {
-        let waits = self.slots.slot(id).overflow() == Overflow::Wait;
-        let list = if waits { &mut self.beyond.gate } else { &mut self.beyond.doubts };
-        self.slots.append_to(list, id);
-    }
-}
-
 impl<K, S, V, H, B> Router<K, S, V, H, B>
 where
     K: Hash + Eq,
@@ -137,48 +99,33 @@ where
     H: Hooks<K, V, S::Error>,
     B: BuildHasher,
 {
-    /// Sets how many items of a receiving slot are beyond its buffer.
-    pub(super) fn set_beyond(&mut self, id: SlotId, items: usize) {
-        let mut slot = self.slots.slot_mut(id);
-        let was_beyond = slot.is_beyond();
-        slot.set_beyond(items);
-        if !was_beyond && items > 0 {
-            self.enter_beyond(id);
-        } else if was_beyond && items == 0 {
-            self.leave_beyond(id);
-        }
-    }
-
-    /// A slot has no items beyond the buffer any more, or no longer receives: it is in doubt no
-    /// longer, and the input does not wait for it.
-    pub(super) fn leave_beyond(&mut self, id: SlotId) {
-        if !self.slots.remove_from(&mut self.beyond.gate, id) {
-            self.slots.remove_from(&mut self.beyond.doubts, id);
-        }
-        if self.beyond.blocked_on == Some(id) {
-            self.unblock();
-        }
-    }
-
-    /// Call this before a slot with items beyond its buffer stops receiving, or loses its queue.
-    pub(super) fn forget_beyond(&mut self, id: SlotId) {
-        let slot = self.slots.slot(id);
-        if slot.is_beyond() && slot.receives() {
-            self.leave_beyond(id);
-        }
-    }
-
     /// Names the first sink that the input waits for, if none is named. One whose waker has fired
     /// will take an item in the next turn.
     pub(crate) fn name_blocked(&mut self) {
         if self.is_finished() {
             return;
         }
-        let Some(id) = self.beyond.gate.first() else { return };
+        let Some(id) = self.slots.queues().first_at_gate() else { return };
         self.beyond.was_closed = true;
         if self.beyond.blocked_on.is_none() && !self.slots.ready().has_fired(id) {
             self.beyond.blocked_on = Some(id);
             self.ledger.hooks_mut().blocked(self.slots.recipient(id));
+        }
+    }
+
+    /// Call this before a slot stops receiving: the input does not wait for it.
+    pub(super) fn unblock_from(&mut self, id: SlotId) {
+        if self.beyond.blocked_on == Some(id) {
+            self.unblock();
+        }
+    }
+
+    /// Call this after items beyond a buffer were accepted: the input may no longer wait.
+    pub(super) fn unblock_if_open(&mut self) {
+        if let Some(id) = self.beyond.blocked_on {
+            if !self.slots.slot(id).is_beyond() {
+                self.unblock();
+            }
         }
     }
 
@@ -203,11 +150,7 @@ where
     /// Queues an item. If the queue has no room for it, it is beyond the buffer.
     #[inline]
     pub(super) fn enqueue_within(&mut self, id: SlotId, item: V, room: usize) {
-        let beyond = self.slots.slot_mut(id).enqueue(item, room);
-        if beyond == 1 {
-            self.enter_beyond(id);
-        }
-        if beyond == 0 && !self.slots.slot_mut(id).accept_queued() {
+        if !self.slots.slot_mut(id).enqueue(item, room) {
             self.reach_limit(id);
         }
     }
@@ -225,7 +168,7 @@ where
         }
         let mut polls = Allowance::new(limit.min(POLLS));
         while !polls.is_spent() && !items.is_spent() {
-            let Some(id) = self.beyond.doubts.first() else { break };
+            let Some(id) = self.slots.queues().first_in_doubt() else { break };
             if let Some(group) = self.slots.shared_group(id) {
                 self.ask_group(group, &mut polls, items);
                 continue;
@@ -271,14 +214,11 @@ where
         }
         debug_assert!(slot.receives());
         let mut beyond = slot.split_beyond();
-        self.leave_beyond(id);
         let most = items.left().saturating_mul(COMPARISONS);
         self.apply_policy(queue, &mut iter::from_fn(|| beyond.pop_front()), most);
         self.pay_comparisons(items);
-        let left = beyond.len();
-        if left > 0 {
+        if !beyond.is_empty() {
             self.slots.slot_mut(id).restore_beyond(beyond);
-            self.set_beyond(id, left);
         }
     }
 
@@ -314,10 +254,9 @@ where
                     continue;
                 }
                 Overflow::Evict if !has_room => {
-                    self.append(id, item);
-                    for item in items {
-                        self.append(id, item);
-                    }
+                    let mut slot = self.slots.slot_mut(id);
+                    slot.push(item);
+                    items.for_each(|item| slot.push(item));
                     // What is beyond the room is accepted then.
                     return self.remove(victim, Detached::Overflowed);
                 }
@@ -326,14 +265,10 @@ where
             if !has_room {
                 self.drop_oldest(id);
             }
-            self.append(id, item);
-            if !self.slots.slot_mut(id).accept_queued() {
-                let mut beyond = 0;
-                for item in items {
-                    self.append(id, item);
-                    beyond += 1;
-                }
-                self.slots.slot_mut(id).set_beyond(beyond);
+            let mut slot = self.slots.slot_mut(id);
+            slot.push(item);
+            if !slot.accept_queued() {
+                items.for_each(|item| slot.push_beyond(item));
                 return self.reach_limit(id);
             }
         }

@@ -61,7 +61,7 @@ where
     /// Lets a slot [`leave`](Self::leave). It `takes_part` of the queue that it shares with others,
     /// if these leave for the same reason.
     pub(super) fn leave_key(&mut self, id: SlotId, reason: LeaveReason, takes_part: bool) {
-        self.forget_beyond(id);
+        self.unblock_from(id);
         if self.walk.is_some() {
             self.offer_before_leaving(id);
         }
@@ -134,7 +134,7 @@ where
         if self.slots.slot(id).receives() {
             frees_key = self.slots.is_only_receiver(id);
             let group = if frees_key { None } else { self.slots.shared_group(id) };
-            self.forget_beyond(id);
+            self.unblock_from(id);
             shared = group.map(|group| (group, self.slots.slot_mut(id).take_queue()));
         }
         let Remains { key, tag, queue } = self.slots.remove(id);

@@ -42,7 +42,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
             Pause::Walk
         } else if self.is_finished() {
             Pause::Over
-        } else if !self.beyond.is_open() {
+        } else if !self.slots.queues().is_open() {
             Pause::Blocked
         } else if is_dry {
             Pause::Dry

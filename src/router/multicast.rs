@@ -182,9 +182,7 @@ where
         if !self.ledger.hooks_mut().admit(self.slots.recipient(id), walk.item()) {
             self.refuse(id, &mut walk);
         } else if let Some(copy) = walk.take_copy(&mut self.ledger) {
-            self.append(id, copy);
-            let (_, beyond) = self.slots.queue_len(id);
-            self.slots.slot_mut(id).set_beyond(beyond + 1); // it is accepted as the others are
+            self.slots.slot_mut(id).push_beyond(copy); // it is accepted as the others are
         }
         if walk.ahead > 0 {
             self.walk = Some(walk);

@@ -159,24 +159,20 @@ where
 
     /// Lets `old` leave because another sink takes its key. Returns the items that wait for it.
     fn replace(&mut self, old: SlotId) -> VecDeque<V> {
-        self.forget_beyond(old);
+        self.unblock_from(old);
         let backlog = self.slots.slot_mut(old).take_queue().items;
         self.slots.leave(old, LeaveReason::Replaced);
         backlog
     }
 
-    /// Queues the items that waited for the predecessor of `id`. Those that it does not accept are
-    /// beyond the buffer as if they came now: otherwise each replacement of a sink that does not
-    /// read would let in further items.
+    /// Queues the items that waited for the predecessor of `id`.
     fn take_over(&mut self, id: SlotId, backlog: VecDeque<V>) {
         if backlog.is_empty() {
             return;
         }
         let mut slot = self.slots.slot_mut(id);
-        let beyond = slot.take_over(backlog);
-        let has_limit_left = slot.may_accept();
-        self.set_beyond(id, beyond);
-        if !has_limit_left {
+        slot.take_over(backlog);
+        if !slot.may_accept() {
             self.leave(id, LeaveReason::Limited);
         }
     }

@@ -157,14 +157,12 @@ where
     fn send_queued(&mut self, id: SlotId, owner: SlotId) -> Result<bool, S::Error> {
         let now = *self.ledger.handled();
         let mut slot = self.slots.slot_mut(owner);
-        let Some(Popped { item, accepts, was_last_beyond }) = slot.pop() else { return Ok(false) };
+        let Some(Popped { item, accepts }) = slot.pop() else { return Ok(false) };
         let left = slot.is_queued();
         let mut slot = self.slots.slot_mut(id);
         let sent = slot.send::<false>(item, &now);
         let is_open = sent.is_err() || !accepts || slot.accept();
-        if was_last_beyond {
-            self.leave_beyond(owner);
-        }
+        self.unblock_if_open();
         sent?;
         self.ledger.delivered();
         if is_open || !self.slots.slot(id).receives() {

@@ -30,25 +30,26 @@ pub(crate) struct Popped<V> {
     /// An item is to be accepted: one that is no longer beyond the buffer or, if sinks share the
     /// queue, this one.
     pub(crate) accepts: bool,
-    /// That was the last item beyond the buffer.
-    pub(crate) was_last_beyond: bool,
 }
 
 impl<K, S, V> SlotMut<'_, K, S, V> {
-    /// Adds an item that was admitted. Returns how many items are beyond the buffer: 0 if there was
-    /// room for this one.
-    pub(crate) fn enqueue(&mut self, item: V, room: usize) -> u32 {
+    /// Adds an item that was admitted. Without room for it, it is beyond the buffer; otherwise it is
+    /// accepted. Returns `false` if that was the last item that the slot may accept.
+    pub(crate) fn enqueue(&mut self, item: V, room: usize) -> bool {
         let may_replace = self.slot.is_queued() && self.slot.conflates();
         self.slot.set(QUEUED, true);
         let Extras { queue, beyond, .. } = self.extras.get_or_default(self.slot.id);
         let has_room = queue.len() < room && *beyond == 0;
         queue.push_back(item);
         self.queues.add(1);
-        let is_beyond = !has_room || may_replace;
-        *beyond += u32::from(is_beyond);
-        let beyond = *beyond;
-        self.slot.set(BEYOND, is_beyond);
-        beyond
+        if has_room && !may_replace {
+            return self.accept_queued();
+        }
+        *beyond += 1;
+        if *beyond == 1 {
+            self.enter_beyond();
+        }
+        true
     }
 
     /// Adds an item, regardless of the buffer.
@@ -56,6 +57,12 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         self.extras_mut().queue.push_back(item);
         self.queues.add(1);
         self.slot.set(QUEUED, true);
+    }
+
+    /// Adds an item beyond the buffer.
+    pub(crate) fn push_beyond(&mut self, item: V) {
+        self.push(item);
+        self.set_beyond(self.beyond_len() + 1);
     }
 
     /// Takes the first item. The first one beyond the buffer, if there is one, moves up.
@@ -70,11 +77,10 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         self.slot.set(QUEUED, left);
         let moves_up = *beyond > 0;
         *beyond -= u32::from(moves_up);
-        let was_last_beyond = moves_up && *beyond == 0;
-        if was_last_beyond {
-            self.slot.set(BEYOND, false);
+        if moves_up && *beyond == 0 {
+            self.leave_beyond();
         }
-        Some(Popped { item, accepts: moves_up || self.slot.has(SHARES), was_last_beyond })
+        Some(Popped { item, accepts: moves_up || self.slot.has(SHARES) })
     }
 
     /// The items of the queue.
@@ -89,8 +95,23 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
 
     /// Sets how many items are beyond the buffer.
     pub(crate) fn set_beyond(&mut self, items: usize) {
+        let was_beyond = self.slot.is_beyond();
         self.extras_mut().beyond = u32::try_from(items).unwrap_or(u32::MAX);
-        self.slot.set(BEYOND, items > 0);
+        if items > 0 && !was_beyond {
+            self.enter_beyond();
+        } else if items == 0 && was_beyond {
+            self.leave_beyond();
+        }
+    }
+
+    fn enter_beyond(&mut self) {
+        self.slot.set(BEYOND, true);
+        self.queues.enter(self.slot.overflow(), self.slot.id, self.extras);
+    }
+
+    fn leave_beyond(&mut self) {
+        self.slot.set(BEYOND, false);
+        self.queues.leave(self.slot.overflow(), self.slot.id, self.extras);
     }
 
     /// Takes the items beyond the buffer out of the queue.
@@ -124,9 +145,11 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
 
     /// Puts items that were beyond the buffer back to the end of the queue.
     pub(crate) fn restore_beyond(&mut self, mut items: VecDeque<V>) {
-        self.queues.add(items.len());
+        let beyond = items.len();
+        self.queues.add(beyond);
         self.extras_mut().queue.append(&mut items);
         self.slot.set(QUEUED, true);
+        self.set_beyond(beyond);
     }
 
     /// How many items are beyond the buffer.
@@ -135,34 +158,36 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
     }
 
     pub(crate) fn take_queue(&mut self) -> Queue<V> {
+        if !self.slot.is_queued() {
+            return Queue { items: VecDeque::new(), beyond: 0 };
+        }
         let beyond = self.beyond_len();
-        self.slot.set(QUEUED | BEYOND, false);
-        let Some(extras) = self.extras.get_mut(self.slot.id) else {
-            return Queue { items: VecDeque::new(), beyond };
-        };
-        extras.beyond = 0;
-        let items = mem::take(&mut extras.queue);
+        self.set_beyond(0);
+        self.slot.set(QUEUED, false);
+        let items = mem::take(&mut self.extras_mut().queue);
         self.queues.subtract(items.len());
         Queue { items, beyond }
     }
 
     /// Takes over the items that waited for the predecessor, and accepts those that fit, as far as
-    /// the limit goes. Returns how many are left. If it conflates, all but the first are compared
-    /// with others before they are accepted.
-    pub(crate) fn take_over(&mut self, items: VecDeque<V>) -> usize {
+    /// the limit goes. The others are beyond the buffer as if they came now: otherwise each
+    /// replacement of a sink that does not read would let in further items. If it conflates, all
+    /// but the first are compared with others before they are accepted.
+    pub(crate) fn take_over(&mut self, items: VecDeque<V>) {
         let len = items.len();
         let room = if self.slot.conflates() { 1 } else { self.room() };
-        self.set_queue(items);
-        len - self.accept_up_to(len.min(room))
+        let beyond = len - self.accept_up_to(len.min(room));
+        self.set_queue(Queue { items, beyond });
     }
 
     /// Sets the queue to that of another slot. It may be longer than the buffer.
-    pub(crate) fn set_queue(&mut self, items: VecDeque<V>) {
+    pub(crate) fn set_queue(&mut self, Queue { items, beyond }: Queue<V>) {
         debug_assert!(!self.slot.is_queued());
         if !items.is_empty() {
             self.queues.add(items.len());
             self.extras_mut().queue = items;
             self.slot.set(QUEUED, true);
+            self.set_beyond(beyond);
         }
     }
 }
