@@ -25,6 +25,7 @@ pub(crate) mod slot;
 mod store;
 mod timers;
 
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 
 use slab::Slab;
@@ -66,6 +67,33 @@ pub(crate) struct NewSlot<K, S> {
     pub(crate) stage: Stage,
     /// Those that receive with its key share one queue.
     pub(crate) shares_queue: bool,
+}
+
+/// What becomes of a shared queue when one of its slots leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SharedQueue {
+    /// The others keep it.
+    Stays,
+    /// The others are about to leave, too: the slot takes an equal part.
+    IsDivided,
+}
+
+/// What the router has to know of a slot that has begun to leave.
+pub(crate) struct Left<V> {
+    /// No slot receives under its key any more.
+    pub(crate) frees_key: bool,
+    /// The items that waited for it beyond its limit.
+    pub(crate) surplus: VecDeque<V>,
+}
+
+/// The rest of an attachment whose sink was dropped.
+pub(crate) struct Remains<K, V> {
+    pub(crate) key: K,
+    pub(crate) tag: u64,
+    /// The items that waited for it, and for no other one.
+    pub(crate) queue: VecDeque<V>,
+    /// It received, and no slot receives under its key any more.
+    pub(crate) frees_key: bool,
 }
 
 impl<K, S, V, B> Slots<K, S, V, B> {
@@ -140,12 +168,6 @@ impl<K, S, V, B> Slots<K, S, V, B> {
     /// The slot that items go to whose keys are not attached.
     pub(crate) fn catch_all(&self) -> Option<SlotId> {
         self.catch_all
-    }
-
-    /// Makes a slot that receives the catch-all.
-    pub(crate) fn set_catch_all(&mut self, id: SlotId) {
-        debug_assert!(self.slot(id).receives());
-        self.catch_all = Some(id);
     }
 
     /// How many slots receive.

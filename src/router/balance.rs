@@ -20,7 +20,6 @@ use super::sinks::Drained;
 use crate::hooks::{Detached, Discarded, Hooks};
 use crate::order::Overflow;
 use crate::slots::id::SlotId;
-use crate::slots::slot::Queue;
 
 impl<K, S, V, H, B> Router<K, S, V, H, B>
 where
@@ -29,30 +28,6 @@ where
     H: Hooks<K, V, S::Error>,
     B: BuildHasher,
 {
-    /// A slot has joined the group of `head`: it stands in line. So does `head`, if it was alone.
-    pub(super) fn join_line(&mut self, group: usize, id: SlotId, head: SlotId) {
-        if self.slots.group(group).len() == 2 {
-            if self.slots.slot(head).is_parked() {
-                self.slots.step_aside(group, head);
-            } else {
-                self.slots.line_up_last(group, head);
-            }
-        }
-        self.slots.line_up_last(group, id);
-        let members = self.slots.group_mut(group);
-        members.set_full(false);
-        let room = members.room();
-        if self.slots.slot(head).overflow() == Overflow::Wait {
-            // What fits now is not beyond the buffer any more.
-            let (len, beyond) = self.slots.queue_len(head);
-            self.slots.slot_mut(head).set_beyond(beyond.min(len.saturating_sub(room)));
-            self.unblock_if_open();
-        }
-        if self.slots.slot(head).is_queued() {
-            self.slots.ready().list(id);
-        }
-    }
-
     /// Gives an item to the next member of its group that is ready, or queues it. Each member but
     /// the first that is polled costs one unit, but a spent allowance stops none: a sink in line
     /// has joined or was woken, which has cost one.
@@ -195,44 +170,5 @@ where
             Drained::Empty => {}
             Drained::Unready => self.slots.slot_mut(id).set_full(),
         }
-    }
-
-    /// A member has left its group, but others stay: they keep the queue. If the others are to
-    /// leave as well, it `takes_part` of the queue.
-    pub(super) fn leave_queue(&mut self, id: SlotId, group: usize, takes_part: bool) {
-        let queue = self.slots.slot_mut(id).take_queue();
-        self.hand_over(group, queue);
-        if takes_part {
-            self.take_part(id, group);
-        }
-    }
-
-    /// Gives the first member of a group the queue that another one has left to it.
-    pub(super) fn hand_over(&mut self, group: usize, Queue { items, beyond }: Queue<V>) {
-        let len = items.len();
-        if len == 0 {
-            return;
-        }
-        let Some(head) = self.slots.group(group).head() else { return };
-        self.slots.group_mut(group).set_full(false); // the policy may be another one
-        let beyond = if self.slots.slot(head).conflates() {
-            len - 1 // each is compared with those before it
-        } else {
-            beyond.min(len.saturating_sub(self.slots.group(group).room()))
-        };
-        self.slots.slot_mut(head).set_queue(Queue { items, beyond });
-    }
-
-    /// Gives a slot that has just left a group an equal part of the queue.
-    fn take_part(&mut self, id: SlotId, group: usize) {
-        let members = self.slots.group(group);
-        let Some(head) = members.head() else { return };
-        let (len, beyond) = self.slots.queue_len(head);
-        let part = len.div_ceil(members.len() + 1);
-        let mut slot = self.slots.slot_mut(head);
-        let items = slot.take_front(part);
-        slot.set_beyond(beyond.saturating_sub(part));
-        self.unblock_if_open();
-        self.slots.slot_mut(id).set_queue(Queue { items, beyond: 0 });
     }
 }

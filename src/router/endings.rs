@@ -2,7 +2,6 @@
 //! in [`remove`](Router::remove). After the end of the input all of them leave, one after the
 //! other.
 
-use alloc::collections::VecDeque;
 use core::hash::{BuildHasher, Hash};
 
 use futures_sink::Sink;
@@ -11,7 +10,8 @@ use super::budget::Allowance;
 use super::{Ending, Router, Sharing};
 use crate::hooks::{Detached, Discarded, Hooks, Recipient};
 use crate::slots::id::SlotId;
-use crate::slots::slot::{LeaveReason, Remains};
+use crate::slots::slot::LeaveReason;
+use crate::slots::{Left, Remains, SharedQueue};
 
 impl<K, S, V, H, B> Router<K, S, V, H, B>
 where
@@ -47,7 +47,7 @@ where
         if aborts {
             self.remove(id, Detached::Evicted);
         } else if self.slots.slot(id).receives() {
-            self.leave_key(id, LeaveReason::Finished, true);
+            self.leave_with_key(id, LeaveReason::Finished);
             self.advance_unless_listed(id, sinks);
         }
     }
@@ -55,27 +55,26 @@ where
     /// Lets a slot leave gracefully: it receives no new items. What is queued for it is still sent,
     /// and then it is closed. The caller has to [`advance`](Self::advance) it.
     pub(super) fn leave(&mut self, id: SlotId, reason: LeaveReason) {
-        self.leave_key(id, reason, false);
+        self.leave_queue(id, reason, SharedQueue::Stays);
     }
 
-    /// Lets a slot [`leave`](Self::leave). It `takes_part` of the queue that it shares with others,
-    /// if these leave for the same reason.
-    pub(super) fn leave_key(&mut self, id: SlotId, reason: LeaveReason, takes_part: bool) {
+    /// Lets a slot [`leave`](Self::leave) as all others with its key are to: it takes its part of
+    /// the queue that they share.
+    pub(super) fn leave_with_key(&mut self, id: SlotId, reason: LeaveReason) {
+        self.leave_queue(id, reason, SharedQueue::IsDivided);
+    }
+
+    fn leave_queue(&mut self, id: SlotId, reason: LeaveReason, shared: SharedQueue) {
         self.unblock_from(id);
         if self.walk.is_some() {
             self.offer_before_leaving(id);
         }
-        let frees_key = self.slots.is_only_receiver(id);
-        let shared = if frees_key { None } else { self.slots.shared_group(id) };
-        self.slots.leave(id, reason);
-        if let Some(group) = shared {
-            self.leave_queue(id, group, takes_part);
-        }
-        let over = self.split_over_limit(id);
+        let Left { frees_key, surplus } = self.slots.leave(id, reason, shared);
+        self.unblock_if_open(); // the part that it took may have been in the way
         if frees_key {
             self.ledger.hooks_mut().key_detached(self.slots.recipient(id).key);
         }
-        for item in over {
+        for item in surplus {
             if matches!(self.sharing, Sharing::Multicast(_)) {
                 // Others may have had it.
                 self.ledger.discarded(self.slots.recipient(id), item, Discarded::Overflowed);
@@ -83,22 +82,6 @@ where
                 self.ledger.unmatched(item);
             }
         }
-    }
-
-    /// Accepts the queued items that a slot which leaves has not accepted yet. Returns those that
-    /// exceed its limit.
-    fn split_over_limit(&mut self, id: SlotId) -> VecDeque<V> {
-        let mut slot = self.slots.slot_mut(id);
-        if !slot.is_queued() {
-            return VecDeque::new();
-        }
-        let mut over = slot.split_unaccepted();
-        while slot.may_accept() {
-            let Some(item) = over.pop_front() else { break };
-            slot.push(item);
-            slot.accept();
-        }
-        over
     }
 
     /// The slot has accepted the last item that it may: its key is free.
@@ -129,18 +112,8 @@ where
             _ => Discarded::Evicted,
         };
         let skipped = if self.walk.is_some() { self.skip_member(id) } else { None };
-        let mut frees_key = false;
-        let mut shared = None;
-        if self.slots.slot(id).receives() {
-            frees_key = self.slots.is_only_receiver(id);
-            let group = if frees_key { None } else { self.slots.shared_group(id) };
-            self.unblock_from(id);
-            shared = group.map(|group| (group, self.slots.slot_mut(id).take_queue()));
-        }
-        let Remains { key, tag, queue } = self.slots.remove(id);
-        if let Some((group, queue)) = shared {
-            self.hand_over(group, queue);
-        }
+        self.unblock_from(id);
+        let Remains { key, tag, queue, frees_key } = self.slots.remove(id);
         let to = Recipient { key: &key, tag };
         if frees_key {
             self.ledger.hooks_mut().key_detached(&key);

@@ -1,6 +1,5 @@
 //! What an order does, and what the end of a lease does.
 
-use alloc::collections::VecDeque;
 use core::hash::{BuildHasher, Hash};
 use core::mem;
 
@@ -48,7 +47,7 @@ where
                     if !mem::take(&mut is_paid) && !orders.spend() {
                         return Some(Order::Detach(key));
                     }
-                    self.leave_key(id, LeaveReason::Requested, true);
+                    self.leave_with_key(id, LeaveReason::Requested);
                     self.advance_unless_listed(id, sinks);
                 }
             }
@@ -109,32 +108,35 @@ where
             None => Stage::Receiving,
         };
         let receives = stage == Stage::Receiving;
-        let replaces = receives && matches!(self.sharing, Sharing::None);
-        let old = if replaces { taken } else { None };
-        let backlog = old.map(|old| self.replace(old));
         let shares_queue = matches!(self.sharing, Sharing::Balance);
-        let id = self.slots.insert(NewSlot { key, sink, terms, claim, stage, shares_queue });
-        if receives && terms.catch_all {
-            // Before the backlog is moved to it, which may use up its limit: then there is no
-            // catch-all, and the old one does not return.
-            self.slots.set_catch_all(id);
-        }
+        let new = NewSlot { key, sink, terms, claim, stage, shares_queue };
         match taken {
-            None if receives => self.ledger.hooks_mut().key_attached(self.slots.recipient(id).key),
-            Some(head) => {
-                if let Some(group) = self.slots.shared_group(id) {
-                    self.join_line(group, id, head);
+            Some(old) if receives && matches!(self.sharing, Sharing::None) => {
+                self.replace(old, new, sinks);
+            }
+            _ => {
+                let id = self.slots.insert(new);
+                if !receives {
+                    self.advance_unless_listed(id, sinks);
+                } else if taken.is_none() {
+                    self.ledger.hooks_mut().key_attached(self.slots.recipient(id).key);
+                } else {
+                    self.unblock_if_open(); // if they share a queue, it has more room now
                 }
             }
-            None => {}
         }
-        if let (Some(old), Some(backlog)) = (old, backlog) {
-            self.advance_unless_listed(old, sinks);
-            self.take_over(id, backlog);
+    }
+
+    /// Attaches a sink in place of another one, which leaves. What waits for that may use up the
+    /// limit of the new one.
+    fn replace(&mut self, old: SlotId, new: NewSlot<K, S>, sinks: &mut Allowance) {
+        self.unblock_from(old);
+        let id = self.slots.replace(old, new);
+        self.advance_unless_listed(old, sinks);
+        if !self.slots.slot_mut(id).may_accept() {
+            self.leave(id, LeaveReason::Limited);
         }
-        if old.is_some() || !receives {
-            self.advance_unless_listed(id, sinks);
-        }
+        self.advance_unless_listed(id, sinks);
     }
 
     /// Returns why an attachment is to be closed at once, if it is.
@@ -154,26 +156,6 @@ where
             Some(LeaveReason::Refused)
         } else {
             None
-        }
-    }
-
-    /// Lets `old` leave because another sink takes its key. Returns the items that wait for it.
-    fn replace(&mut self, old: SlotId) -> VecDeque<V> {
-        self.unblock_from(old);
-        let backlog = self.slots.slot_mut(old).take_queue().items;
-        self.slots.leave(old, LeaveReason::Replaced);
-        backlog
-    }
-
-    /// Queues the items that waited for the predecessor of `id`.
-    fn take_over(&mut self, id: SlotId, backlog: VecDeque<V>) {
-        if backlog.is_empty() {
-            return;
-        }
-        let mut slot = self.slots.slot_mut(id);
-        slot.take_over(backlog);
-        if !slot.may_accept() {
-            self.leave(id, LeaveReason::Limited);
         }
     }
 

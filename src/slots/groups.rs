@@ -1,5 +1,5 @@
-//! Slots that share a key: the walk through a group; the queue that its members share, and the line
-//! of those that may be ready.
+//! Slots that share a key: the walk through a group; the queue that its members share, which is that
+//! of the first one, and the line of those that may be ready.
 
 use super::Slots;
 use super::flush::Flushes;
@@ -7,8 +7,9 @@ use super::group::Group;
 use super::id::SlotId;
 use super::queues::Queues;
 use super::ready::Ready;
-use super::slot::{ExtrasList, SlotMut};
+use super::slot::{ExtrasList, Queue, SlotMut};
 use super::store::Store;
+use crate::order::Overflow;
 
 impl<K, S, V, B> Slots<K, S, V, B> {
     pub(crate) fn group(&self, group: usize) -> &Group {
@@ -79,6 +80,64 @@ impl<K, S, V, B> Slots<K, S, V, B> {
             group.line_up_first(id, &mut self.extras);
             group.set_full(false);
         }
+    }
+
+    /// A slot has joined a group that shares a queue: it stands in line. So does the head, if it was
+    /// alone.
+    pub(super) fn join_line(&mut self, group: usize, id: SlotId) {
+        let Some(head) = self.group(group).head() else { return };
+        if self.group(group).len() == 2 {
+            if self.slot(head).is_parked() {
+                self.step_aside(group, head);
+            } else {
+                self.line_up_last(group, head);
+            }
+        }
+        self.line_up_last(group, id);
+        let members = self.group_mut(group);
+        members.set_full(false);
+        let room = members.room();
+        if self.slot(head).overflow() == Overflow::Wait {
+            // What fits now is not beyond the buffer any more.
+            let (len, beyond) = self.queue_len(head);
+            self.slot_mut(head).set_beyond(beyond.min(len.saturating_sub(room)));
+        }
+        if self.slot(head).is_queued() {
+            self.ready.list(id);
+        }
+    }
+
+    /// The group that a slot leaves its queue to when it leaves.
+    pub(super) fn heirs(&self, id: SlotId) -> Option<usize> {
+        self.shared_group(id).filter(|&group| self.group(group).len() > 1)
+    }
+
+    /// Gives the first member of a group the queue that another one has left to it.
+    pub(super) fn hand_over(&mut self, group: usize, Queue { items, beyond }: Queue<V>) {
+        let len = items.len();
+        if len == 0 {
+            return;
+        }
+        let Some(head) = self.group(group).head() else { return };
+        self.group_mut(group).set_full(false); // the policy may be another one
+        let beyond = if self.slot(head).conflates() {
+            len - 1 // each is compared with those before it
+        } else {
+            beyond.min(len.saturating_sub(self.group(group).room()))
+        };
+        self.slot_mut(head).set_queue(Queue { items, beyond });
+    }
+
+    /// Gives a slot that has just left a group an equal part of the queue.
+    pub(super) fn take_part(&mut self, id: SlotId, group: usize) {
+        let members = self.group(group);
+        let Some(head) = members.head() else { return };
+        let (len, beyond) = self.queue_len(head);
+        let part = len.div_ceil(members.len() + 1);
+        let mut slot = self.slot_mut(head);
+        let items = slot.take_front(part);
+        slot.set_beyond(beyond.saturating_sub(part));
+        self.slot_mut(id).set_queue(Queue { items, beyond: 0 });
     }
 
     /// Puts a member at the end of the line of its group.

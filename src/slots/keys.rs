@@ -1,20 +1,21 @@
 //! Finding a slot by its key; and coming and going, which keep the slots of a key together.
 
+use alloc::collections::VecDeque;
 use core::borrow::Borrow;
 use core::hash::{BuildHasher, Hash};
 
 use super::group::Group;
 use super::id::SlotId;
-use super::slot::{LeaveReason, Remains, Slot, SlotMut};
+use super::slot::{LeaveReason, Slot, SlotMut, Stage};
 use super::store::narrow;
-use super::{NewSlot, Slots};
+use super::{Left, NewSlot, Remains, SharedQueue, Slots};
 use crate::key::sealed::Directory;
 use crate::lease::LeaseRequest;
 
 /// The slots of one key.
 impl<K, S, V, B> Slots<K, S, V, B> {
     /// Returns `true` if a slot receives, and no other slot receives under its key.
-    pub(crate) fn is_only_receiver(&self, id: SlotId) -> bool {
+    fn is_only_receiver(&self, id: SlotId) -> bool {
         if !self.slot(id).receives() {
             return false;
         }
@@ -157,6 +158,7 @@ where
     /// Gives an attachment a slot: it joins those that are there under its key, in its stage.
     pub(crate) fn insert(&mut self, new: NewSlot<K, S>) -> SlotId {
         let NewSlot { key, sink, terms, claim, stage, shares_queue } = new;
+        let is_catch_all = terms.catch_all && stage == Stage::Receiving;
         let id = self.store.take_id();
         let mut slot = Slot::new(key, sink, id, &terms, claim, stage, &mut self.extras);
         slot.set_shares_queue(shares_queue);
@@ -166,6 +168,12 @@ where
             slot.set_flush_queued(true);
         }
         self.place(slot);
+        if let Some(group) = self.shared_group(id) {
+            self.join_line(group, id);
+        }
+        if is_catch_all {
+            self.catch_all = Some(id);
+        }
         if self.slot(id).is_timed() {
             let (index, sweep) = self.timers.insert(id);
             self.slot_mut(id).join_timers(index, sweep);
@@ -193,28 +201,66 @@ where
         self.len += usize::from(receives);
     }
 
-    /// Lets the slot leave: it receives no new items.
-    pub(crate) fn leave(&mut self, id: SlotId, reason: LeaveReason) {
+    /// Gives an attachment a slot in place of another one, which leaves, and the items that wait for
+    /// that.
+    pub(crate) fn replace(&mut self, old: SlotId, new: NewSlot<K, S>) -> SlotId {
+        let backlog = self.slot_mut(old).take_queue().items;
+        self.begin_to_leave(old, LeaveReason::Replaced);
+        let id = self.insert(new);
+        self.slot_mut(id).take_over(backlog);
+        id
+    }
+
+    /// Lets a slot leave: it receives no new items. It keeps what waits for it, up to its limit. If
+    /// it shares a queue, `shared` says what becomes of that.
+    pub(crate) fn leave(
+        &mut self,
+        id: SlotId,
+        reason: LeaveReason,
+        shared: SharedQueue,
+    ) -> Left<V> {
+        let frees_key = self.is_only_receiver(id);
+        let heirs = self.heirs(id);
+        self.begin_to_leave(id, reason);
+        if let Some(group) = heirs {
+            let queue = self.slot_mut(id).take_queue();
+            self.hand_over(group, queue);
+            if shared == SharedQueue::IsDivided {
+                self.take_part(id, group);
+            }
+        }
+        Left { frees_key, surplus: self.slot_mut(id).split_surplus() }
+    }
+
+    fn begin_to_leave(&mut self, id: SlotId, reason: LeaveReason) {
         let mut slot = self.take(id);
         slot.set_leaving(reason);
         self.place(slot);
     }
 
-    /// Removes the slot and drops its sink.
+    /// Removes a slot and drops its sink.
     pub(crate) fn remove(&mut self, id: SlotId) -> Remains<K, V> {
+        let frees_key = self.is_only_receiver(id);
+        let heirs = self.heirs(id);
+        let queue = self.slot_mut(id).take_queue();
         if let Some(index) = self.slot_mut(id).timer_index() {
             if let Some(moved) = self.timers.remove(index) {
                 self.slot_mut(moved).set_timer_index(index);
             }
         }
-        let queue = self.slot_mut(id).take_queue().items;
         let slot = self.take(id);
         self.store.free_id(id);
+        let queue = if let Some(group) = heirs {
+            self.hand_over(group, queue);
+            VecDeque::new()
+        } else {
+            queue.items
+        };
         if slot.is_flush_queued() {
             self.flushes.orphan(id);
         }
         let (key, tag) = slot.into_recipient(&mut self.extras);
-        Remains { key, tag, queue }
+        Remains { key, tag, queue, frees_key }
     }
 
     /// Takes a slot out of its place and out of its group.

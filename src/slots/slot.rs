@@ -27,7 +27,8 @@ use word::{BEYOND, GROUPED, HEAD, LIMITED, SHARES, TIMED, Word};
 
 pub(super) use extras::NONE;
 pub(crate) use extras::{ExtrasList, Link, Purpose};
-pub(crate) use queue::{Popped, Queue};
+pub(crate) use queue::Popped;
+pub(super) use queue::Queue;
 pub(crate) use stage::{LeaveReason, Stage};
 pub(crate) use timer::Expired;
 
@@ -84,13 +85,6 @@ pub(crate) struct SlotMut<'a, K, S, V> {
     pub(super) queues: &'a mut Queues,
     pub(super) ready: &'a Ready,
     pub(super) flushes: &'a mut Flushes,
-}
-
-/// The rest of an attachment whose sink was dropped.
-pub(crate) struct Remains<K, V> {
-    pub(crate) key: K,
-    pub(crate) tag: u64,
-    pub(crate) queue: VecDeque<V>,
 }
 
 /// Its terms and its stage.
@@ -283,7 +277,7 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
     }
 
     /// Counts items towards the limit: as many of these as it may accept. Returns their number.
-    pub(crate) fn accept_up_to(&mut self, items: usize) -> usize {
+    fn accept_up_to(&mut self, items: usize) -> usize {
         if !self.is_limited() {
             return items;
         }

@@ -18,10 +18,10 @@ use super::{Extras, SlotMut};
 const KEPT_ROOM: usize = 16;
 
 /// A queue that is moved from one slot to another.
-pub(crate) struct Queue<V> {
-    pub(crate) items: VecDeque<V>,
+pub(in crate::slots) struct Queue<V> {
+    pub(in crate::slots) items: VecDeque<V>,
     /// How many of the items, at the end, are beyond the buffer.
-    pub(crate) beyond: usize,
+    pub(in crate::slots) beyond: usize,
 }
 
 /// An item that was taken from a queue.
@@ -94,7 +94,7 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
     }
 
     /// Sets how many items are beyond the buffer.
-    pub(crate) fn set_beyond(&mut self, items: usize) {
+    pub(in crate::slots) fn set_beyond(&mut self, items: usize) {
         let was_beyond = self.slot.is_beyond();
         self.extras_mut().beyond = u32::try_from(items).unwrap_or(u32::MAX);
         if items > 0 && !was_beyond {
@@ -126,14 +126,24 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         items
     }
 
-    /// Takes the items out of the queue that are not accepted: those beyond the buffer or, if sinks
-    /// share the queue, all.
-    pub(crate) fn split_unaccepted(&mut self) -> VecDeque<V> {
-        if self.slot.has(SHARES) { self.take_queue().items } else { self.split_beyond() }
+    /// Accepts the items that are not accepted yet: those beyond the buffer or, if sinks share the
+    /// queue, all. Takes those out of the queue that exceed the limit.
+    pub(in crate::slots) fn split_surplus(&mut self) -> VecDeque<V> {
+        if !self.slot.is_queued() {
+            return VecDeque::new();
+        }
+        let mut surplus =
+            if self.slot.has(SHARES) { self.take_queue().items } else { self.split_beyond() };
+        while self.may_accept() {
+            let Some(item) = surplus.pop_front() else { break };
+            self.push(item);
+            self.accept();
+        }
+        surplus
     }
 
     /// Takes this number of items from the front of the queue.
-    pub(crate) fn take_front(&mut self, items: usize) -> VecDeque<V> {
+    pub(in crate::slots) fn take_front(&mut self, items: usize) -> VecDeque<V> {
         let queue = &mut self.extras_mut().queue;
         // Not `split_off`: that moves all that stay, and each of many members takes a part.
         let front = queue.drain(..items).collect();
@@ -157,7 +167,7 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         self.slot.beyond_len(self.extras)
     }
 
-    pub(crate) fn take_queue(&mut self) -> Queue<V> {
+    pub(in crate::slots) fn take_queue(&mut self) -> Queue<V> {
         if !self.slot.is_queued() {
             return Queue { items: VecDeque::new(), beyond: 0 };
         }
@@ -173,7 +183,7 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
     /// the limit goes. The others are beyond the buffer as if they came now: otherwise each
     /// replacement of a sink that does not read would let in further items. If it conflates, all
     /// but the first are compared with others before they are accepted.
-    pub(crate) fn take_over(&mut self, items: VecDeque<V>) {
+    pub(in crate::slots) fn take_over(&mut self, items: VecDeque<V>) {
         let len = items.len();
         let room = if self.slot.conflates() { 1 } else { self.room() };
         let beyond = len - self.accept_up_to(len.min(room));
@@ -181,7 +191,7 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
     }
 
     /// Sets the queue to that of another slot. It may be longer than the buffer.
-    pub(crate) fn set_queue(&mut self, Queue { items, beyond }: Queue<V>) {
+    pub(in crate::slots) fn set_queue(&mut self, Queue { items, beyond }: Queue<V>) {
         debug_assert!(!self.slot.is_queued());
         if !items.is_empty() {
             self.queues.add(items.len());
