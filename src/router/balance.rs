@@ -7,7 +7,6 @@
 //! longest, does not depend on how many there are.
 
 use core::hash::{BuildHasher, Hash};
-use core::iter;
 use core::mem;
 use core::task::Poll;
 
@@ -39,7 +38,7 @@ where
             return;
         }
         if self.slots.slot(head).is_queued() {
-            return self.enqueue_shared(group, head, item);
+            return self.enqueue_shared(group, head, item, items);
         }
         let mut is_paid = true; // by the reading of the item
         while let Some(id) = self.slots.group(group).first_in_line() {
@@ -56,19 +55,19 @@ where
                 }
                 answer @ Poll::Ready(_) => {
                     self.slots.line_up_last(group, id);
-                    return self.send_or_queue(id, item, answer);
+                    return self.send_or_queue(id, item, answer, items);
                 }
             }
         }
         if let Some(head) = self.slots.group(group).head() {
-            self.enqueue_shared(group, head, item);
+            self.enqueue_shared(group, head, item, items);
         }
     }
 
     /// Queues an item that was admitted and that no member has taken.
-    fn enqueue_shared(&mut self, group: usize, head: SlotId, item: V) {
+    fn enqueue_shared(&mut self, group: usize, head: SlotId, item: V, items: &mut Allowance) {
         if self.slots.slot(head).overflow() != Overflow::Wait && self.is_group_full(group, head) {
-            self.apply_policy(self.shared_queue(group, head), &mut iter::once(item), usize::MAX);
+            self.apply_policy_to(item, self.shared_queue(group, head), items);
         } else {
             self.enqueue_within(head, item, self.slots.group(group).room());
         }

@@ -55,41 +55,17 @@ pub(super) struct FullQueue {
 }
 
 /// Which sink the input waits for, and what the policies have cost.
+#[derive(Debug, Default)]
 pub(super) struct Beyond {
     /// The slot that `Hooks::blocked` was called for last, until `Hooks::unblocked` is.
-    blocked_on: Option<SlotId>,
+    pub(super) blocked_on: Option<SlotId>,
     /// The gate was closed at the end of a turn since the last tick.
-    was_closed: bool,
+    pub(super) was_closed: bool,
     /// The sinks that were in doubt and were polled in this turn: a wake of them is left for the
     /// next one. At most [`POLLS`].
-    polled: Vec<SlotId>,
+    pub(super) polled: Vec<SlotId>,
     /// How many comparisons were made that no allowance has paid for.
     comparisons: usize,
-}
-
-impl Beyond {
-    pub(super) fn new() -> Self {
-        Self { blocked_on: None, was_closed: false, polled: Vec::new(), comparisons: 0 }
-    }
-
-    pub(super) fn begin_turn(&mut self) {
-        self.polled.clear();
-    }
-
-    pub(super) fn blocked_on(&self) -> Option<SlotId> {
-        self.blocked_on
-    }
-
-    /// Returns `true` if a turn has ended with the gate closed since this was called last.
-    pub(super) fn take_was_closed(&mut self) -> bool {
-        core::mem::take(&mut self.was_closed)
-    }
-
-    /// Returns `true` if a sink was in doubt, and was polled in this turn.
-    #[inline]
-    pub(super) fn was_polled(&self, id: SlotId) -> bool {
-        self.polled.contains(&id)
-    }
 }
 
 impl<K, S, V, H, B> Router<K, S, V, H, B>
@@ -137,11 +113,11 @@ where
     }
 
     /// Queues an item that was admitted and that the sink has not taken.
-    pub(super) fn enqueue(&mut self, id: SlotId, item: V) {
+    pub(super) fn enqueue(&mut self, id: SlotId, item: V, items: &mut Allowance) {
         let slot = self.slots.slot_mut(id);
-        let room = slot.room();
+        let room = slot.buffer();
         if slot.overflow() != Overflow::Wait && slot.is_known_full() {
-            self.apply_policy(self.own_queue(id), &mut iter::once(item), usize::MAX);
+            self.apply_policy_to(item, self.own_queue(id), items);
         } else {
             self.enqueue_within(id, item, room);
         }
@@ -222,8 +198,15 @@ where
         }
     }
 
+    /// The policy acts on an item that comes while the sinks of a queue are full. `items` pays for
+    /// the comparisons, but a spent allowance stops none of them.
+    pub(super) fn apply_policy_to(&mut self, item: V, queue: FullQueue, items: &mut Allowance) {
+        self.apply_policy(queue, &mut iter::once(item), usize::MAX);
+        self.pay_comparisons(items);
+    }
+
     /// Spends what the comparisons cost that were made since this was called last.
-    pub(super) fn pay_comparisons(&mut self, items: &mut Allowance) {
+    fn pay_comparisons(&mut self, items: &mut Allowance) {
         let units = self.beyond.comparisons / COMPARISONS;
         if units > 0 {
             self.beyond.comparisons %= COMPARISONS;
@@ -233,12 +216,7 @@ where
 
     /// The policy acts on items that come while the sinks of a queue are full, until `most`
     /// comparisons are to be paid for.
-    pub(super) fn apply_policy(
-        &mut self,
-        queue: FullQueue,
-        items: &mut dyn Iterator<Item = V>,
-        most: usize,
-    ) {
+    fn apply_policy(&mut self, queue: FullQueue, items: &mut dyn Iterator<Item = V>, most: usize) {
         let FullQueue { owner: id, room, victim } = queue;
         while self.beyond.comparisons < most {
             let Some(mut item) = items.next() else { return };

@@ -135,7 +135,6 @@ where
             path => path,
         };
         self.route_known(path, items);
-        self.pay_comparisons(items);
     }
 
     /// Looks for the slot of an item, away from the hot path.
@@ -181,9 +180,10 @@ where
             },
             SlowPath::Slow(id, Unrouted { item, .. }) => match self.sharing {
                 Sharing::Multicast(clone) => self.route_to_all(id, item, clone, items),
-                Sharing::None | Sharing::Balance => self.route_to_one(id, item, items),
+                Sharing::Balance => self.route_to_one(id, item, items),
+                Sharing::None => self.route_to(id, item, items),
             },
-            SlowPath::Unready(id, item, answer) => self.send_or_queue(id, item, answer),
+            SlowPath::Unready(id, item, answer) => self.send_or_queue(id, item, answer, items),
             SlowPath::NotAdmitted(id, item) => {
                 self.ledger.discarded(self.slots.recipient(id), item, Discarded::NotAdmitted);
             }
@@ -211,27 +211,28 @@ where
     fn route_to_one(&mut self, id: SlotId, item: V, items: &mut Allowance) {
         match self.slots.shared_group(id) {
             Some(group) => self.balance(group, item, items),
-            None => self.route_to(id, item),
+            None => self.route_to(id, item, items),
         }
     }
 
     /// Routes an item to the one slot that it is for.
-    pub(super) fn route_to(&mut self, id: SlotId, item: V) {
+    pub(super) fn route_to(&mut self, id: SlotId, item: V, items: &mut Allowance) {
         if self.ledger.hooks_mut().admit(self.slots.recipient(id), &item) {
-            self.offer(id, item);
+            self.offer(id, item, items);
         } else {
             self.ledger.discarded(self.slots.recipient(id), item, Discarded::NotAdmitted);
         }
     }
 
-    /// Sends an item that was admitted to its slot, or queues it.
-    pub(super) fn offer(&mut self, id: SlotId, item: V) {
+    /// Sends an item that was admitted to its slot, or queues it. `items` pays for what a policy
+    /// does.
+    pub(super) fn offer(&mut self, id: SlotId, item: V, items: &mut Allowance) {
         let mut slot = self.slots.slot_mut(id);
         if slot.is_queued() || slot.is_parked() {
-            return self.enqueue(id, item);
+            return self.enqueue(id, item, items);
         }
         let answer = slot.poll_ready();
-        self.send_or_queue(id, item, answer);
+        self.send_or_queue(id, item, answer, items);
     }
 
     /// Sends an item to a sink that has just answered that it is ready; or queues it, or removes
@@ -241,13 +242,14 @@ where
         id: SlotId,
         item: V,
         answer: Poll<Result<(), S::Error>>,
+        items: &mut Allowance,
     ) {
         match answer {
             Poll::Ready(Ok(())) => self.send(id, item),
             Poll::Ready(Err(error)) => self.remove_with(id, Detached::Failed(error), Some(item)),
             Poll::Pending => {
                 self.slots.slot_mut(id).park();
-                self.enqueue(id, item);
+                self.enqueue(id, item, items);
             }
         }
     }

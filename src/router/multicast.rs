@@ -70,12 +70,12 @@ where
         items: &mut Allowance,
     ) {
         let Some((group, _)) = self.slots.group_of(id) else {
-            return self.route_to(id, item);
+            return self.route_to(id, item, items);
         };
         if self.slots.group(group).len() == 1 {
             // Those that have left cost the last one nothing.
             self.slots.end_group(group);
-            return self.route_to(id, item);
+            return self.route_to(id, item, items);
         }
         let members = self.slots.group_mut(group);
         members.start();
@@ -114,10 +114,9 @@ where
             };
             let Some(copy) = walk.take_copy(&mut self.ledger) else { break };
             match answer {
-                Some(answer) => self.send_or_queue(id, copy, answer),
-                None => self.offer(id, copy),
+                Some(answer) => self.send_or_queue(id, copy, answer, items),
+                None => self.offer(id, copy, items),
             }
-            self.pay_comparisons(items);
         }
         if walk.ahead > 0 {
             self.walk = Some(walk);

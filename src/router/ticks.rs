@@ -1,6 +1,7 @@
 //! What a tick does: time-outs expire, one slot after the other, and lingering flushes become due.
 
 use core::hash::{BuildHasher, Hash};
+use core::mem;
 
 use futures_sink::Sink;
 
@@ -18,7 +19,7 @@ where
 {
     /// One unit of time has passed.
     pub(super) fn tick(&mut self) {
-        let was_closed = self.beyond.take_was_closed();
+        let was_closed = mem::take(&mut self.beyond.was_closed);
         self.slots.tick(was_closed);
     }
 

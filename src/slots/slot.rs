@@ -249,8 +249,8 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         self.slot.recipient(self.extras)
     }
 
-    /// How many items its own queue has room for.
-    pub(crate) fn room(&self) -> usize {
+    /// How many items may be queued.
+    pub(crate) fn buffer(&self) -> usize {
         self.slot.buffer(self.extras)
     }
 

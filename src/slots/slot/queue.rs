@@ -185,7 +185,7 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
     /// but the first are compared with others before they are accepted.
     pub(in crate::slots) fn take_over(&mut self, items: VecDeque<V>) {
         let len = items.len();
-        let room = if self.slot.conflates() { 1 } else { self.room() };
+        let room = if self.slot.conflates() { 1 } else { self.buffer() };
         let beyond = len - self.accept_up_to(len.min(room));
         self.set_queue(Queue { items, beyond });
     }
