@@ -23,7 +23,7 @@ use crate::lease::{Claim, LeaseRequest};
 use crate::order::{Overflow, Terms};
 
 use timer::Timer;
-use word::{BEYOND, GROUPED, HEAD, LIMITED, SHARES, TIMED, Word};
+use word::{GROUPED, HEAD, LIMITED, SHARES, TIMED, Word};
 
 pub(super) use extras::NONE;
 pub(crate) use extras::{ExtrasList, Link, Purpose};
@@ -204,26 +204,6 @@ impl<K, S> Slot<K, S> {
         extras.get(self.id)?.claim.as_deref()
     }
 
-    /// How many items may be queued.
-    pub(super) fn buffer<V>(&self, extras: &ExtrasList<V>) -> usize {
-        let large = || extras.get(self.id).map_or(0, |extras| extras.buffer as usize);
-        self.word.small_buffer().unwrap_or_else(large)
-    }
-
-    /// How many items are in the queue.
-    pub(super) fn queue_len<V>(&self, extras: &ExtrasList<V>) -> usize {
-        extras.get(self.id).map_or(0, |extras| extras.queue.len())
-    }
-
-    /// How many items are in the queue beyond the buffer.
-    pub(super) fn beyond_len<V>(&self, extras: &ExtrasList<V>) -> usize {
-        if self.has(BEYOND) {
-            extras.get(self.id).map_or(0, |extras| extras.beyond as usize)
-        } else {
-            0
-        }
-    }
-
     /// Drops the sink. Returns the key and the tag.
     pub(super) fn into_recipient<V>(self, extras: &mut ExtrasList<V>) -> (K, u64) {
         let Self { key, sink, id, .. } = self;
@@ -249,53 +229,9 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         self.slot.recipient(self.extras)
     }
 
-    /// How many items may be queued.
-    pub(crate) fn buffer(&self) -> usize {
-        self.slot.buffer(self.extras)
-    }
-
     /// What its leases request.
     pub(crate) fn lease_request(&self) -> LeaseRequest {
         self.slot.claim(self.extras).map_or(LeaseRequest::Stay, Claim::request)
-    }
-
-    /// Counts an item towards the limit. Returns `false` if that was the last one.
-    #[inline]
-    pub(crate) fn accept(&mut self) -> bool {
-        if !self.is_limited() {
-            return true;
-        }
-        let limit = &mut self.extras_mut().limit;
-        *limit = limit.saturating_sub(1);
-        *limit > 0
-    }
-
-    /// Counts an item that was queued towards the limit. Returns `false` if that was the last one.
-    /// A queue that sinks share belongs to none of them: an item counts when one of them takes it.
-    pub(crate) fn accept_queued(&mut self) -> bool {
-        self.slot.has(SHARES) || self.accept()
-    }
-
-    /// Counts items towards the limit: as many of these as it may accept. Returns their number.
-    fn accept_up_to(&mut self, items: usize) -> usize {
-        if !self.is_limited() {
-            return items;
-        }
-        let limit = &mut self.extras_mut().limit;
-        let accepted = usize::try_from(*limit).unwrap_or(usize::MAX).min(items);
-        *limit -= accepted as u64;
-        accepted
-    }
-
-    /// Returns `true` if it accepts a limited number of items.
-    pub(super) fn is_limited(&self) -> bool {
-        self.slot.has(LIMITED)
-    }
-
-    /// Returns `true` if it may accept another item.
-    pub(crate) fn may_accept(&self) -> bool {
-        let extras = self.extras.get(self.slot.id);
-        !self.is_limited() || extras.is_some_and(|extras| extras.limit > 0)
     }
 
     fn extras_mut(&mut self) -> &mut Extras<V> {

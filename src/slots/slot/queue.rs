@@ -1,4 +1,4 @@
-//! The items that wait for the sink of a slot.
+//! The items that wait for the sink of a slot: how many may, and how many of these are accepted.
 //!
 //! Those at the end of the queue may be *beyond the buffer*: there was no room for them, and they
 //! are not accepted yet. They are counted, because a queue that was taken over from another slot
@@ -7,8 +7,8 @@
 use alloc::collections::VecDeque;
 use core::mem;
 
-use super::word::{BEYOND, QUEUED, SHARES};
-use super::{Extras, SlotMut};
+use super::word::{BEYOND, LIMITED, QUEUED, SHARES};
+use super::{Extras, ExtrasList, Slot, SlotMut};
 
 /// The room, in items, that a queue may keep when it has emptied. A queue with more room frees it.
 ///
@@ -32,7 +32,46 @@ pub(crate) struct Popped<V> {
     pub(crate) accepts: bool,
 }
 
+/// How long it is, and may be.
+impl<K, S> Slot<K, S> {
+    #[inline]
+    pub(crate) fn is_queued(&self) -> bool {
+        self.has(QUEUED)
+    }
+
+    /// Returns `true` if items in its queue are beyond the buffer.
+    #[inline]
+    pub(crate) fn is_beyond(&self) -> bool {
+        self.has(BEYOND)
+    }
+
+    /// How many items may be queued.
+    pub(in crate::slots) fn buffer<V>(&self, extras: &ExtrasList<V>) -> usize {
+        let large = || extras.get(self.id).map_or(0, |extras| extras.buffer as usize);
+        self.word.small_buffer().unwrap_or_else(large)
+    }
+
+    /// How many items are in the queue.
+    pub(in crate::slots) fn queue_len<V>(&self, extras: &ExtrasList<V>) -> usize {
+        extras.get(self.id).map_or(0, |extras| extras.queue.len())
+    }
+
+    /// How many items are in the queue beyond the buffer.
+    pub(in crate::slots) fn beyond_len<V>(&self, extras: &ExtrasList<V>) -> usize {
+        if self.has(BEYOND) {
+            extras.get(self.id).map_or(0, |extras| extras.beyond as usize)
+        } else {
+            0
+        }
+    }
+}
+
 impl<K, S, V> SlotMut<'_, K, S, V> {
+    /// How many items may be queued.
+    pub(crate) fn buffer(&self) -> usize {
+        self.slot.buffer(self.extras)
+    }
+
     /// Adds an item that was admitted. Without room for it, it is beyond the buffer; otherwise it is
     /// accepted. Returns `false` if that was the last item that the slot may accept.
     pub(crate) fn enqueue(&mut self, item: V, room: usize) -> bool {
@@ -199,5 +238,47 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
             self.slot.set(QUEUED, true);
             self.set_beyond(beyond);
         }
+    }
+}
+
+/// How many of the items it accepts.
+impl<K, S, V> SlotMut<'_, K, S, V> {
+    /// Counts an item towards the limit. Returns `false` if that was the last one.
+    #[inline]
+    pub(crate) fn accept(&mut self) -> bool {
+        if !self.is_limited() {
+            return true;
+        }
+        let limit = &mut self.extras_mut().limit;
+        *limit = limit.saturating_sub(1);
+        *limit > 0
+    }
+
+    /// Counts an item that was queued towards the limit. Returns `false` if that was the last one.
+    /// A queue that sinks share belongs to none of them: an item counts when one of them takes it.
+    pub(crate) fn accept_queued(&mut self) -> bool {
+        self.slot.has(SHARES) || self.accept()
+    }
+
+    /// Counts items towards the limit: as many of these as it may accept. Returns their number.
+    fn accept_up_to(&mut self, items: usize) -> usize {
+        if !self.is_limited() {
+            return items;
+        }
+        let limit = &mut self.extras_mut().limit;
+        let accepted = usize::try_from(*limit).unwrap_or(usize::MAX).min(items);
+        *limit -= accepted as u64;
+        accepted
+    }
+
+    /// Returns `true` if it accepts a limited number of items.
+    fn is_limited(&self) -> bool {
+        self.slot.has(LIMITED)
+    }
+
+    /// Returns `true` if it may accept another item.
+    pub(crate) fn may_accept(&self) -> bool {
+        let extras = self.extras.get(self.slot.id);
+        !self.is_limited() || extras.is_some_and(|extras| extras.limit > 0)
     }
 }

@@ -17,8 +17,8 @@ use core::task::{Context, Poll};
 use futures_sink::Sink;
 
 use super::word::{
-    BEYOND, CLOSING, FLUSH_AGAIN, FLUSH_QUEUED, FLUSHING, FULL, MOVED, PARKED, QUEUED, SLOW,
-    SLOW_IN_GROUP, TIMED, UNFLUSHED,
+    CLOSING, FLUSH_AGAIN, FLUSH_QUEUED, FLUSHING, FULL, MOVED, PARKED, QUEUED, SLOW, SLOW_IN_GROUP,
+    TIMED, UNFLUSHED,
 };
 use super::{Slot, SlotMut};
 use crate::slots::flush::Handled;
@@ -35,17 +35,6 @@ impl<K, S> Slot<K, S> {
     #[inline]
     pub(crate) fn is_fast_in_group(&self) -> bool {
         !self.has(SLOW_IN_GROUP)
-    }
-
-    #[inline]
-    pub(crate) fn is_queued(&self) -> bool {
-        self.has(QUEUED)
-    }
-
-    /// Returns `true` if items in its queue are beyond the buffer.
-    #[inline]
-    pub(crate) fn is_beyond(&self) -> bool {
-        self.has(BEYOND)
     }
 
     /// Returns `true` if `poll_ready` answered `Pending` and the demux has not noticed a wake
