@@ -159,10 +159,13 @@ where
         let mut slot = self.slots.slot_mut(owner);
         let Some(Popped { item, accepts }) = slot.pop() else { return Ok(false) };
         let left = slot.is_queued();
+        let fits = !slot.is_beyond();
         let mut slot = self.slots.slot_mut(id);
         let sent = slot.send::<false>(item, &now);
         let is_open = sent.is_err() || !accepts || slot.accept();
-        self.unblock_if_open();
+        if fits {
+            self.unblock_from(owner);
+        }
         sent?;
         self.ledger.delivered();
         if is_open || !self.slots.slot(id).receives() {
