@@ -1,5 +1,6 @@
 //! [`Slots`]: the attachments, found by key for an item, and by id otherwise; and what is kept
-//! consistent with them: their wakers, the flush list and the list of time-outs.
+//! consistent with them: their wakers, what is known of their queues together, the flush list and
+//! the list of time-outs.
 //!
 //! 1. Of the slots that receive under a key, the first one, the *head*, is found by the key. So is
 //!    the first one of those that are leaving.
@@ -216,9 +217,12 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         SlotMut { slot: store.slot_mut(id), extras, queues, ready, flushes }
     }
 
-    /// The recipients whose slots are in this stage: those that receive, or those that leave.
-    pub(crate) fn recipients(&self, receive: bool) -> impl Iterator<Item = Recipient<'_, K>> {
-        let slots = self.store.iter().filter(move |slot| slot.receives() == receive);
+    /// The recipients of the slots that are meant.
+    pub(crate) fn recipients(
+        &self,
+        is_meant: impl Fn(&Slot<K, S>) -> bool,
+    ) -> impl Iterator<Item = Recipient<'_, K>> {
+        let slots = self.store.iter().filter(move |&slot| is_meant(slot));
         slots.map(|slot| slot.recipient(&self.extras))
     }
 

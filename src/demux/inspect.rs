@@ -9,6 +9,7 @@ use futures_core::Stream;
 use super::{Demux, KeyOf};
 use crate::hooks::Recipient;
 use crate::order::{IntoOrder, Orders};
+use crate::slots::slot::Slot;
 use crate::totals::Totals;
 
 /// Methods that inspect a demux, at any time between two polls.
@@ -126,7 +127,7 @@ where
     /// assert_eq!(recipients, [(7, 42)]);
     /// ```
     pub fn recipients(&self) -> impl Iterator<Item = Recipient<'_, KeyOf<O>>> {
-        self.router.slots().recipients(true)
+        self.router.slots().recipients(Slot::receives)
     }
 
     /// Returns the attachments that no longer receive items and are not closed yet, in no
@@ -149,7 +150,7 @@ where
     /// assert_eq!(hangs, [1]);
     /// ```
     pub fn leaving(&self) -> impl Iterator<Item = Recipient<'_, KeyOf<O>>> {
-        self.router.slots().recipients(false)
+        self.router.slots().recipients(|slot| !slot.receives())
     }
 
     /// Returns the number of items that are queued for the receiving attachments of a key.

@@ -54,8 +54,8 @@ pub(super) struct FullQueue {
     pub(super) victim: SlotId,
 }
 
-/// Which sink the input waits for, and what the policies have cost.
-#[derive(Debug, Default)]
+/// Which sink the input waits for, which were polled again, and what the policies have cost.
+#[derive(Default)]
 pub(super) struct Beyond {
     /// The slot that `Hooks::blocked` was called for last, until `Hooks::unblocked` is.
     pub(super) blocked_on: Option<SlotId>,
@@ -89,14 +89,14 @@ where
         }
     }
 
-    /// Call this before a slot stops receiving: the input does not wait for it.
+    /// The input no longer waits for a slot: it stops receiving, or all that it has fits its buffer.
     pub(super) fn unblock_from(&mut self, id: SlotId) {
         if self.beyond.blocked_on == Some(id) {
             self.unblock();
         }
     }
 
-    /// Call this after items beyond a buffer were accepted: the input may no longer wait.
+    /// A queue has got shorter or its buffer larger: the input may no longer wait for its slot.
     pub(super) fn unblock_if_open(&mut self) {
         if let Some(id) = self.beyond.blocked_on {
             if !self.slots.slot(id).is_beyond() {

@@ -9,7 +9,6 @@ use super::list::{BACK, List};
 use super::slot::{ExtrasList, Purpose};
 use crate::order::Overflow;
 
-#[derive(Debug)]
 pub(crate) struct Queues {
     /// How many items wait.
     items: u64,
