@@ -1,134 +1,25 @@
 //! Likely mistakes, and the error messages of rustc with the texts of this crate
-//! (`diagnostic::on_unimplemented`, `must_use`). Each snippet is compiled twice: correctly, which
-//! must succeed, and with one mistake, which must fail. `docs/public-api.txt` has all bounds.
-//!
-//! The snippets are checked with rustc, against the libraries in the folder of this test binary.
-//! Built with `--target` or with a sanitizer, these libraries need other flags: skip this test.
+//! (`diagnostic::on_unimplemented`, `must_use`). `docs/public-api.txt` has all bounds.
 
-use std::env;
-use std::ffi::OsString;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::SystemTime;
+use compile_test::Snippets;
 
-/// The beginning of every snippet.
-const PRELUDE: &str = "
+static SNIPPETS: Snippets = Snippets::new(
+    "
 #![allow(unused)]
 use futures::{channel::mpsc, executor::block_on, sink, stream, Sink, SinkExt, Stream, StreamExt};
 use stream_demux::*;
 use std::{pin::Pin, rc::Rc};
-";
-
-/// Asserts that a snippet compiles with `good` and fails with `bad`, with this error code and all
-/// of these words in the message.
-#[track_caller]
-fn mistake(snippet: &str, good: &str, bad: &str, code: &str, words: &[&str]) {
-    assert_eq!(snippet.matches("@@").count(), 1, "there must be one place for the mistake");
-    if let Err(message) = check(&snippet.replace("@@", good)) {
-        panic!("the correct snippet does not compile:\n{message}");
-    }
-    let Err(message) = check(&snippet.replace("@@", bad)) else {
-        panic!("`{bad}` should not compile");
-    };
-    assert!(message.contains(&format!("error[{code}]")), "expected the error {code}:\n{message}");
-    for words in words {
-        assert!(message.contains(words), "`{words}` is not in\n{message}");
-    }
-}
-
-/// Type-checks the body of a function.
-fn check(body: &str) -> Result<(), String> {
-    static LIBRARIES: OnceLock<Result<Libraries, String>> = OnceLock::new();
-    match LIBRARIES.get_or_init(Libraries::find) {
-        Ok(libraries) => libraries.check(body),
-        Err(reason) => panic!("{reason}"),
-    }
-}
-
-/// The libraries that snippets use.
-struct Libraries {
-    folder: PathBuf,
-    /// Name and file.
-    externs: [(&'static str, PathBuf); 3],
-}
-
-impl Libraries {
-    /// Searches the folder of the test binary. There may be several libraries of each name, from
-    /// other features and compilers; uses the newest ones that work with this compiler.
-    fn find() -> Result<Self, String> {
-        let binary = env::current_exe().map_err(|error| error.to_string())?;
-        let folder = binary.parent().ok_or("the test binary has no folder")?;
-        let [ours, futures, tokio] =
-            ["stream_demux", "futures", "tokio"].map(|name| candidates(folder, name));
-        let mut message = String::from("a library is missing");
-        for (ours, futures) in ours.iter().flat_map(|a| futures.iter().map(move |b| (a, b))) {
-            for tokio in &tokio {
-                let externs = [("stream_demux", ours), ("futures", futures), ("tokio", tokio)];
-                let externs = externs.map(|(name, file)| (name, file.clone()));
-                let libraries = Self { folder: folder.to_owned(), externs };
-                match libraries.check(CONTROL) {
-                    Ok(()) => return Ok(libraries),
-                    Err(error) => message = error,
-                }
-            }
-        }
-        let folder = folder.display();
-        Err(format!("no libraries in {folder} work with this rustc. The last attempt:\n{message}"))
-    }
-
-    fn check(&self, body: &str) -> Result<(), String> {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let n = COUNT.fetch_add(1, Relaxed);
-        let folder = env::temp_dir().join(format!("stream-demux-{}-{n}", std::process::id()));
-        fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
-        let source = folder.join("snippet.rs");
-        fs::write(&source, format!("{PRELUDE}\nfn snippet() {{\n{body}\n}}\n"))
-            .map_err(|error| error.to_string())?;
-
-        let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
-        rustc.args(["--edition=2021", "--crate-type=lib", "--emit=metadata", "--color=never"]);
-        rustc.arg("--out-dir").arg(&folder).arg("-L").arg(joined("dependency=", &self.folder));
-        for (name, file) in &self.externs {
-            rustc.arg("--extern").arg(joined(&format!("{name}="), file));
-        }
-        let output = rustc.arg(&source).output();
-        let _ = fs::remove_dir_all(&folder);
-        let output = output.map_err(|error| format!("rustc cannot be run: {error}"))?;
-        if output.status.success() {
-            Ok(())
-        } else {
-            Err(String::from_utf8_lossy(&output.stderr).into_owned())
-        }
-    }
-}
-
-/// Compiles if the libraries match each other and the compiler.
-const CONTROL: &str = "
+",
+    &["stream_demux", "futures", "tokio"],
+    "
     let _ = tokio::sync::mpsc::channel::<u8>(1);
     block_on(stream::iter([1]).demux_by(|n| *n, stream::iter([(1, sink::drain())])));
-";
+",
+);
 
-/// Returns the libraries of this name, the newest first.
-fn candidates(deps: &Path, name: &str) -> Vec<PathBuf> {
-    let prefix = format!("lib{name}-");
-    let is_one = |path: &PathBuf| {
-        let file = path.file_name().and_then(|file| file.to_str()).unwrap_or_default();
-        file.starts_with(&prefix) && path.extension().is_some_and(|kind| kind == "rlib")
-    };
-    let files = fs::read_dir(deps).into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut files: Vec<_> = files.filter(is_one).collect();
-    let age = |path: &PathBuf| fs::metadata(path).and_then(|data| data.modified()).ok();
-    files.sort_by_key(|path| std::cmp::Reverse(age(path).unwrap_or(SystemTime::UNIX_EPOCH)));
-    files
-}
-
-fn joined(prefix: &str, path: &Path) -> OsString {
-    let mut joined = OsString::from(prefix);
-    joined.push(path);
-    joined
+#[track_caller]
+fn mistake(snippet: &str, good: &str, bad: &str, code: &str, words: &[&str]) {
+    SNIPPETS.mistake(snippet, good, bad, code, words);
 }
 
 #[test]
@@ -300,7 +191,8 @@ fn key_of_a_recipient_does_not_outlive_the_call() {
 #[test]
 fn values_that_must_be_used_cause_a_warning() {
     let unused = |statement: &str| {
-        check(&format!("#[deny(unused_must_use)] fn f(lease: &mut Lease) {{ {statement} }}"))
+        SNIPPETS
+            .check(&format!("#[deny(unused_must_use)] fn f(lease: &mut Lease) {{ {statement} }}"))
     };
     for (statement, words) in [
         ("stream::iter([1]).demux_by(|n| *n, stream::iter([(1, sink::drain())]));", "Demux"),
