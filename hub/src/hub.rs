@@ -28,7 +28,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use futures_sink::Sink;
 use stream_demux::{Attach, Lease, Overflow};
 use tokio::io::AsyncWrite;
 use tokio::sync::{TryAcquireError, oneshot};
@@ -45,6 +44,7 @@ pub use subscription::{Next, Subscription};
 pub use terms::Terms;
 pub(crate) use terms::ticks;
 
+use crate::bounds::{AttachableSink, HubItem};
 use crate::life::Phase;
 use crate::oneshot::OneshotSink;
 use crate::writers::{Groups, Kind, Limits, MAX_BYTES, Writer, writers_of_hub};
@@ -113,7 +113,7 @@ impl<K, V> Hub<K, V> {
 impl<K, V> Hub<K, V>
 where
     K: Hash + Eq + Clone + Send + 'static,
-    V: Clone + Send + 'static,
+    V: Send + 'static,
 {
     /// Starts a hub with the default settings, on the current runtime.
     ///
@@ -121,7 +121,10 @@ where
     ///
     /// Panics outside of a tokio runtime.
     #[expect(clippy::new_without_default, reason = "it spawns a task")]
-    pub fn new() -> Self {
+    pub fn new() -> Self
+    where
+        V: HubItem,
+    {
         Self::builder().spawn()
     }
 
@@ -181,7 +184,10 @@ where
     /// All subscriptions of this kind to a key share one [topic](crate::topic()): the hub stores an item
     /// once for all of them. To begin with items that were published before, set
     /// [`Terms::replay`].
-    pub fn subscribe(&self, key: K) -> Subscription<K, V> {
+    pub fn subscribe(&self, key: K) -> Subscription<K, V>
+    where
+        V: HubItem,
+    {
         self.subscribe_with([key], Terms::new())
     }
 
@@ -217,7 +223,10 @@ where
         &self,
         keys: impl IntoIterator<Item = K>,
         terms: Terms,
-    ) -> Subscription<K, V> {
+    ) -> Subscription<K, V>
+    where
+        V: HubItem,
+    {
         Subscription::new(self.shared(), keys, terms)
     }
 
@@ -283,7 +292,7 @@ where
     /// ```
     pub fn attach<S>(&self, key: K, sink: S, terms: Terms) -> Lease
     where
-        S: Sink<V, Error: Into<SinkError>> + Send + 'static,
+        S: AttachableSink<V> + Send + 'static,
     {
         let mut lease = Lease::new();
         let watch = self.shared().watch(key.clone(), &terms, None);

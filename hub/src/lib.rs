@@ -117,6 +117,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bounds;
 mod channel;
 mod hub;
 mod inbox;
@@ -129,6 +130,7 @@ mod workers;
 mod write;
 mod writers;
 
+pub use crate::bounds::{AttachableSink, HubItem, IdleTimeout, InputStream};
 pub use crate::channel::MpscSink;
 pub use crate::hub::{
     Builder, Hub, Member, Next, NoInput, PublishError, Report, SinkError, Stats, Subscription,

@@ -18,6 +18,8 @@ use std::task::{Context, Poll, ready};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 
+use crate::bounds::InputStream;
+
 /// Tells up to which position of each partition of a log everything is done, while items are done
 /// in any order. For Kafka, Kinesis, the streams of Redis or NATS, and the
 /// like.
@@ -208,8 +210,8 @@ impl<P: Hash + Eq + Clone> Progress<P> {
     /// ```
     pub fn track<St, F>(&self, input: St, position: F) -> Track<St, P, F>
     where
-        St: Stream,
-        F: FnMut(&St::Item) -> (P, u64),
+        St: InputStream,
+        F: FnMut(&St::Input) -> (P, u64),
     {
         Track { input, progress: self.clone(), position }
     }

@@ -40,11 +40,11 @@ use std::sync::atomic::AtomicU64;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use futures_core::Stream;
 use stream_demux::DemuxStreamExt;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
+use crate::bounds::InputStream;
 use crate::hub::ticks;
 use backlog::Backlog;
 use gate::{Gate, Ticks};
@@ -94,7 +94,9 @@ const FLUSH_EVERY: usize = 4_096;
 /// * **A key may be revoked**: [`WorkersHandle::revoke`] ends its worker, waits until that is gone,
 ///   and drops what waits for it.
 ///
-/// `key` is called once for each item.
+/// `key` is called once for each item, and returns a key of its own, which is not borrowed from the
+/// item: `|order| order.customer.clone()`, or an `Arc<str>` if that is to cost less. With
+/// `|order| order.customer.as_str()` the compiler says *lifetime may not live long enough*.
 ///
 /// Everything starts at once. The result is a handle and a future that completes when the input has
 /// ended and all workers have returned. Each item that was read from the input is taken by a worker
@@ -141,12 +143,12 @@ pub fn for_each_by_key<St, F, K, W, Fut>(
     key: F,
     settings: Workers<K>,
     worker: W,
-) -> ForEachByKey<K, St::Item>
+) -> ForEachByKey<K, St::Input>
 where
-    St: Stream<Item: Send + 'static> + Send + 'static,
-    F: Fn(&St::Item) -> K + Send + Sync + 'static,
+    St: InputStream<Input: Send + 'static> + Send + 'static,
+    F: Fn(&St::Input) -> K + Send + Sync + 'static,
     K: Hash + Eq + Clone + Send + Sync + 'static,
-    W: Fn(K, Mailbox<K, St::Item>) -> Fut + Send + Sync + 'static,
+    W: Fn(K, Mailbox<K, St::Input>) -> Fut + Send + Sync + 'static,
     Fut: Future<Output: WorkerOutput> + Send + 'static,
 {
     let Workers { mailbox, backlog, max, concurrency, idle_timeout, on_panic, on_error } = settings;
@@ -168,7 +170,7 @@ where
         .or_attach_with(move |(key, _)| entered.enter(key));
     let worker = Arc::new(worker);
     let turns = concurrency.map(Turns::new);
-    let spawn = move |start: Start<K, St::Item>| {
+    let spawn = move |start: Start<K, St::Input>| {
         let post = Post::new(start.mail, turns.as_ref().map(Turn::new));
         let run = task::run(start.departure, start.key, post, Arc::clone(&worker));
         tokio::spawn(run).abort_handle()

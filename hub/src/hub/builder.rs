@@ -15,6 +15,7 @@ use super::shared::Shared;
 use super::sink::SinkError;
 use super::streams::{Items, Orders};
 use super::task::Task;
+use crate::bounds::{HubItem, InputStream};
 
 /// The settings of a [`Hub`]. [`Hub::builder`] creates it, and [`spawn`](Self::spawn) starts the
 /// hub.
@@ -232,7 +233,7 @@ impl<K, V, St, B> Builder<K, V, St, B> {
     /// ```
     pub fn input<St2>(self, input: St2) -> Builder<K, V, St2, B>
     where
-        St2: Stream<Item = (K, V)>,
+        St2: InputStream<Input = (K, V)>,
     {
         let Self { capacity, budget, flush_every, tick, replay, replay_keys, events, .. } = self;
         let (input, hasher) = (Some(input), self.hasher);
@@ -256,7 +257,7 @@ impl<K, V, St, B> Builder<K, V, St, B> {
     pub fn spawn(self) -> Hub<K, V>
     where
         K: Hash + Eq + Clone + Send + 'static,
-        V: Clone + Send + 'static,
+        V: HubItem,
         St: Stream<Item = (K, V)> + Send + 'static,
         B: BuildHasher + Send + 'static,
     {

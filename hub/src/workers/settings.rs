@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::roster::{OnError, OnPanic};
+use crate::bounds::IdleTimeout;
 
 /// The items that may wait beyond the mailboxes by default.
 ///
@@ -112,7 +113,7 @@ impl<K> Workers<K> {
     /// and `None` is never.
     ///
     /// It takes at least this long and up to half as long again. Less than 2 ms counts as 2 ms.
-    pub fn idle_timeout(mut self, time: impl Into<Option<Duration>>) -> Self {
+    pub fn idle_timeout(mut self, time: impl IdleTimeout) -> Self {
         self.idle_timeout = time.into();
         self
     }
