@@ -200,10 +200,43 @@ impl<K, V, St, B> Builder<K, V, St, B> {
         self
     }
 
-    /// Sets a closure that is called with `true` when a key gets its first subscriber, and with
-    /// `false` when it has lost its last: to subscribe upstream only while needed.
+    /// Sets a closure that is called with `true` after a key has got its first subscriber, and with
+    /// `false` after it has lost its last: to subscribe upstream only while needed.
     ///
-    /// It runs in the task of the hub and must not block: send the key to a task that subscribes.
+    /// It is called later, by the task of the hub, not by `subscribe`, `add`, `remove` or the drop of
+    /// a subscription. If a key gets a subscriber and loses it before the hub has noticed the first,
+    /// it is not called for either. For each key, calls with `true` and `false` alternate.
+    ///
+    /// To wait for it, await [`Hub::subscribers`]: when that returns, the closure has been called for
+    /// everything that the same task has subscribed and dropped before.
+    ///
+    /// It must not block: send the key to a task that subscribes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use stream_demux_hub::Hub;
+    /// use tokio::sync::mpsc;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let (sender, mut changes) = mpsc::unbounded_channel();
+    /// let hub = Hub::<_, u64>::builder()
+    ///     .on_interest(move |key: &&str, is_wanted| sender.send((*key, is_wanted)).unwrap())
+    ///     .spawn();
+    /// let tea = hub.subscribe("tea");
+    /// assert!(changes.is_empty()); // it comes later
+    ///
+    /// hub.subscribers(&"tea").await;
+    /// assert_eq!(changes.try_recv(), Ok(("tea", true)));
+    ///
+    /// drop(tea);
+    /// drop(hub.subscribe("coffee")); // comes and goes before the hub has noticed it
+    /// hub.subscribers(&"tea").await;
+    /// assert_eq!(changes.try_recv(), Ok(("tea", false)));
+    /// assert!(changes.is_empty());
+    /// # }
+    /// ```
     pub fn on_interest(mut self, call: impl FnMut(&K, bool) + Send + 'static) -> Self {
         self.events.interest = Some(Box::new(call));
         self

@@ -20,13 +20,17 @@ use stream_demux::Totals;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// The counts of the demux.
+    /// The counts of the demux. `totals.lost` is not what slow subscribers have lost: see
+    /// [`lagged`](Self::lagged).
     pub totals: Totals,
     /// Items that were accepted and that the demux has not read. After the end, they are lost.
     pub waiting: u64,
-    /// Items that subscribers were too slow for, counted for each of them, and items that
-    /// [writers](crate::Hub::attach_writer) passed over, as far as these have noticed it.
-    /// [`Totals::lost`] is something else: items that attached sinks failed with.
+    /// Items that subscribers and [writers](crate::Hub::attach_writer) were too slow for, counted for
+    /// each of them: the sum of what [`Lagged`](crate::Lagged) tells. [`lagged`](Self::lagged)
+    /// returns it, too.
+    ///
+    /// Those of writers are counted when the writer notices them. `totals.lost` counts something
+    /// else: items that an attached sink had taken when it failed.
     pub lost: u64,
     /// Attachments that receive items: one for each key of each subscription, and each attached
     /// sink.
@@ -37,6 +41,32 @@ pub struct Stats {
     pub replay_items: usize,
     /// Keys of which items are kept.
     pub replay_keys: usize,
+}
+
+impl Stats {
+    /// Returns how many items subscribers and writers were too slow for: the field
+    /// [`lost`](Self::lost), under a name that cannot be taken for `totals.lost`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use stream_demux_hub::{Hub, Lagged, Terms};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let hub = Hub::new();
+    /// let mut drinks = hub.subscribe_with(["tea", "coffee"], Terms::new().buffer(1));
+    /// for n in 1..=3 {
+    ///     hub.publish("tea", n).await.unwrap();
+    /// }
+    /// assert_eq!(drinks.recv().await, Some(Err(Lagged(2))));
+    /// let stats = hub.stats().await;
+    /// assert_eq!((stats.lagged(), stats.totals.lost), (2, 0));
+    /// # }
+    /// ```
+    pub fn lagged(&self) -> u64 {
+        self.lost
+    }
 }
 
 /// A subscriber of a key, or a sink that is attached under it.

@@ -90,11 +90,15 @@ impl<K> Workers<K> {
         self
     }
 
-    /// Sets how many workers there may be in memory at a time, at least 1; the default is any
-    /// number.
+    /// Sets how many keys may have a mailbox and its worker in memory at a time, at least 1; the
+    /// default is any number.
     ///
-    /// Set it if others choose the keys, to the number of keys that the memory has room for. It does
-    /// not limit how many work at a time: see [`concurrency`](Self::concurrency).
+    /// A mailbox counts from when its worker is spawned until that has returned, also while it waits
+    /// for items or for its turn. A worker that replaces one which panicked or returned early has
+    /// the same mailbox and counts once. This does not limit how many work at a time: see
+    /// [`concurrency`](Self::concurrency).
+    ///
+    /// Set it if others choose the keys, to the number of keys that the memory has room for.
     ///
     /// If one more key has items, they wait in the [backlog](Self::backlog), and the worker that
     /// has been idle longest ends in its favour, once it has been idle for a moment (10 ms). A
@@ -102,7 +106,7 @@ impl<K> Workers<K> {
     /// busy keys than this, the backlog fills, the input waits for that moment, and items come in
     /// bursts: choose a larger number.
     ///
-    /// Workers that still have to return count. The runtime needs its time driver: `enable_time` or
+    /// The runtime needs its time driver: `enable_time` or
     /// `enable_all`.
     pub fn max_workers(mut self, workers: usize) -> Self {
         self.max = workers;

@@ -12,8 +12,8 @@ pub struct Summary<K> {
     pub taken: u64,
     /// Items that were dropped by a [revocation](super::WorkersHandle::revoke).
     pub revoked: u64,
-    /// How often a key has got a mailbox: with its first item, and with the first one after its
-    /// mailbox had ended.
+    /// Mailboxes that were made: a key gets one with its first item, and with the first one after its
+    /// mailbox has ended. [`mailboxes`](Self::mailboxes) returns it, too.
     ///
     /// Despite its name it does not count each call of the worker's closure: a worker that panics
     /// or returns early is replaced at the same mailbox.
@@ -39,6 +39,12 @@ pub struct Summary<K> {
 }
 
 impl<K> Summary<K> {
+    /// Returns how many mailboxes were made: the field [`workers`](Self::workers), under the name of
+    /// what it counts.
+    pub fn mailboxes(&self) -> u64 {
+        self.workers
+    }
+
     /// Returns the number of items that no worker has taken, without those that were
     /// [revoked](Self::revoked). At the end, they are lost.
     ///
