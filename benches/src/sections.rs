@@ -137,8 +137,9 @@ fn compare_delays(what: &str, contenders: &[(&str, Delays)]) -> Vec<Row> {
     }
     let rows = contenders.iter().enumerate().skip(1).map(|(index, (rival, delays))| {
         let ratio = contenders[0].1.percentile(50) / delays.percentile(50);
-        let row = Row::new(what, show(0, 50), format!("{rival}: {}", show(index, 50)));
-        row.figure(ratio, 2).note(format!("99 %: {}; {rival}: {}", show(0, 99), show(index, 99)))
+        let ours = format!("{} (99 %: {})", show(0, 50), show(0, 99));
+        let row = Row::new(what, ours, format!("{rival}: {}", show(index, 50)));
+        row.figure(ratio, 2).note(format!("99 %: {}", show(index, 99)))
     });
     rows.collect()
 }

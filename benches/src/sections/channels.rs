@@ -32,7 +32,7 @@ pub(super) fn grouped(report: &mut Report) {
     report.plot(measured);
 
     let measured = report.measure(&mut multicast::futures(100, ITEMS), ROUNDS);
-    let what = "the same, 100 bounded futures channels with live readers";
+    let what = "a copy to one of a group of 100 bounded futures channels with live readers";
     report.add(faster(what, &measured, "feed").limit(AtLeast(0.9)));
     let (what, ours) = (format!("{what}, budget 4,096"), "demux, budget 4,096");
     let row = compare(&what, &measured, ours, "feed", measured.ratio("feed", ours));
@@ -40,7 +40,7 @@ pub(super) fn grouped(report: &mut Report) {
     let row = compare(&what, &measured, ours, "send().await", measured.ratio("send().await", ours));
     report.add(row);
     let measured = report.measure(&mut multicast::tokio(100, ITEMS), ROUNDS);
-    let what = "the same, 100 bounded tokio channels with live readers";
+    let what = "a copy to one of a group of 100 bounded tokio channels with live readers";
     report.add(faster(what, &measured, "feed").limit(AtLeast(0.65)));
     report.add(faster(what, &measured, "send().await"));
     report.add(faster(what, &measured, "broadcast"));

@@ -33,7 +33,7 @@ pub(super) fn instructions(report: &mut Report) {
         let row = Row::new(what, show(ours), format!("{rival_name}: {}", show(rival)));
         match ours {
             // Rounded to whole instructions: builds differ by a few tenths.
-            Some(ours) => row.figure(ours, 0),
+            Some(ours) => row.count(ours, 0),
             None => row,
         }
     };
@@ -90,7 +90,7 @@ pub(super) fn routing(report: &mut Report) {
     report.add(slower(what, &measured, "bare loop").limit(AtMost(4.5)));
     report.plot(measured);
     let measured = report.measure(&mut route::strings(1_000, 500_000), ROUNDS);
-    let what = "the same, 1,000 string keys";
+    let what = "routing a 16-byte item, 1,000 string keys";
     report.add(faster(what, &measured, "select_biased!"));
     report.add(slower(what, &measured, "bare loop"));
 }
