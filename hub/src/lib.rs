@@ -147,6 +147,8 @@ pub use crate::workers::{
 };
 pub use crate::write::{WriteSink, write_sink};
 pub use crate::writers::{Writer, WriterEnd, Writers, WritersError, WritersSink, Written, writers};
+#[cfg(any(doc, doctest))]
+pub mod guide;
 pub use stream_demux::Overflow;
 
 /// Compiles and runs the examples of the README.

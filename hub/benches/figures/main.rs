@@ -20,7 +20,7 @@ mod sockets;
 
 type Section = (&'static str, fn(usize));
 
-const SECTIONS: [Section; 12] = [
+const SECTIONS: [Section; 13] = [
     ("chat", programs::measure_chat),
     ("workers", programs::measure_workers),
     ("partitions", programs::measure_partitions),
@@ -28,6 +28,7 @@ const SECTIONS: [Section; 12] = [
     ("fanout", programs::measure_fanout),
     ("inboxes", fanout::measure),
     ("ping", ends::measure_ping),
+    ("prices", programs::measure_prices),
     ("subscribe", ends::measure_subscribe),
     ("memory", ends::measure_memory),
     ("channels", ends::measure_channels),

@@ -2,17 +2,18 @@
 
 use std::future::pending;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use futures::stream::BoxStream;
 use futures::{FutureExt, Stream, StreamExt, stream};
-use hub_programs::{calls, chat, customers, fanout, partitions};
+use hub_programs::{calls, chat, customers, fanout, partitions, prices};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{interval, sleep};
 
 use crate::measure::{Clock, Contender, Cost, compare, threads};
 
@@ -145,6 +146,45 @@ async fn fan_out<R: Future<Output = u64>>(run: R) -> Cost {
     clock.stop(count)
 }
 
+/// Updates of 5,000 symbols for a second, this number in each of 200 ticks. Before the first one the
+/// clients have time to subscribe, and then the clock starts.
+fn updates(of_tick: u64, clock: Arc<OnceLock<Clock>>) -> BoxStream<'static, (u32, u64)> {
+    let ticks = stream::unfold((None, 0), move |(ticks, count)| {
+        let clock = Arc::clone(&clock);
+        async move {
+            let mut ticks = if let Some(ticks) = ticks {
+                ticks
+            } else {
+                sleep(Duration::from_millis(300)).await;
+                clock.get_or_init(Clock::start);
+                interval(Duration::from_millis(5))
+            };
+            ticks.tick().await;
+            Some((count, (Some(ticks), count + 1)))
+        }
+    });
+    let updates = ticks.take(200).flat_map(move |tick| {
+        let first = tick * of_tick;
+        stream::iter(first..first + of_tick)
+    });
+    updates.map(|n| (u32::try_from(n * 7_919 % 5_000).unwrap(), n)).boxed()
+}
+
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Checks that the clients show the last 5,000 updates at the end, three clients each.
+async fn show<R: Future<Output = u64>>(
+    of_tick: u64,
+    run: impl FnOnce(BoxStream<'static, (u32, u64)>) -> R,
+) -> Cost {
+    let clock = Arc::new(OnceLock::new());
+    let sum = run(updates(of_tick, Arc::clone(&clock))).await;
+    let updates = 200 * of_tick;
+    assert_eq!(sum, 3 * (updates - 5_000..updates).sum::<u64>());
+    let clock = Arc::into_inner(clock).and_then(OnceLock::into_inner);
+    clock.expect("the updates are dropped, and have started it").stop(updates)
+}
+
 const CALLERS: u64 = 100;
 const CALLS: u64 = 300;
 
@@ -227,6 +267,31 @@ pub(crate) fn measure_fanout(rounds: usize) {
         fan_out(fanout::hub::run(items())),
         fan_out(fanout::plain::run(items()))
     );
+}
+
+pub(crate) fn measure_prices(rounds: usize) {
+    lines!("prices");
+    for (of_tick, rate) in [(1_000, "200,000"), (100, "20,000"), (25, "5,000")] {
+        for threads in threads() {
+            let run = move |pause| show(of_tick, move |updates| prices::hub::run(updates, pause));
+            let contenders = vec![
+                Contender::new("hub, Conflate, read as they come", move || {
+                    threads.runtime().block_on(spawn(move || run(None)))
+                }),
+                Contender::new("hub, Conflate, read every 50 ms", move || {
+                    threads.runtime().block_on(spawn(move || run(Some(PAUSE))))
+                }),
+                Contender::new("plain: a table, read every 50 ms", move || {
+                    let run = |updates| prices::plain::run(updates, PAUSE);
+                    threads.runtime().block_on(spawn(move || show(of_tick, run)))
+                }),
+            ];
+            let clients = "300 clients, each with 50 of 5,000 prices";
+            let title =
+                format!("{clients}, {rate} updates a second, {}: an update", threads.name());
+            compare(&title, rounds, contenders);
+        }
+    }
 }
 
 pub(crate) fn measure_calls(rounds: usize) {

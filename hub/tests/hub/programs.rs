@@ -7,7 +7,7 @@ use futures::{FutureExt, StreamExt, stream};
 use hub_programs::chat::hub as chat;
 use hub_programs::customers::hub as workers;
 use hub_programs::fanout::hub as fanout;
-use hub_programs::partitions;
+use hub_programs::{partitions, prices};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
@@ -117,4 +117,18 @@ async fn orders_that_are_not_done_are_named() {
 async fn every_subscriber_receives_its_topic() {
     let items = stream::iter(0..1_000).map(|n| (n % 50, n));
     assert_eq!(fanout::run(items).await, 20_000);
+}
+
+/// Both show the last price of each symbol at the end: clients that read at once, clients that read
+/// now and then, and those of the table.
+#[tokio::test(start_paused = true)]
+async fn every_client_shows_the_newest_prices_at_the_end() {
+    let updates =
+        || stream::iter((0..20_000).map(|n| (u32::try_from(n * 7_919 % 5_000).unwrap(), n)));
+    // The last 5,000 updates have one for each symbol, and each symbol has three clients.
+    let expected = 3 * (15_000..20_000).sum::<u64>();
+    let pause = Duration::from_millis(50);
+    assert_eq!(prices::hub::run(updates(), None).await, expected);
+    assert_eq!(prices::hub::run(updates(), Some(pause)).await, expected);
+    assert_eq!(prices::plain::run(updates(), pause).await, expected);
 }
