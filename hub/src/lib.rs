@@ -1,31 +1,51 @@
 //! Publish/subscribe by key and a worker per key, for tokio.
 //!
-//! * [`Hub`]: [`publish`](Hub::publish) items under keys, [`subscribe`](Hub::subscribe) to keys. A
-//!   [`Subscription`] is a stream that tells how many items it was too slow for, and where they are
-//!   missing. Each subscriber sets its own [`Terms`]: how many items may wait, and what happens
-//!   then.
-//! * [`for_each_by_key`]: a worker for each key of a stream. Items of a key are handled in order,
-//!   keys side by side, [a number of them at a time](Workers::concurrency). A hot key does not hold
-//!   the others, a key can be [revoked](WorkersHandle::revoke), and idle workers end.
-//! * [`Progress`]: up to which position of a partitioned log everything is done, for a commit.
-//! * [`Hub::attach_writer`]: a socket gets the items of a key. An item is encoded once for all sockets,
-//!   and a slow socket loses whole items and costs the others nothing.
-//! * Sinks for a [demux](stream_demux): [`inbox()`] for one reader of many keys, [`topic()`] for many
-//!   readers of one, [`writers()`] for many sockets of one, [`write_sink`], [`MpscSink`],
-//!   [`OneshotSink`]. They need no hub, and an inbox or a topic needs no runtime.
+//! This page and the types that it links are all you need. The crate below it, `stream_demux`, is for
+//! programs that hold `Stream`s and `Sink`s of their own, or that run without tokio.
 //!
-//! One spawned [`Demux`](stream_demux::Demux) does the routing in each of the first two.
+//! | you want | take |
+//! | --- | --- |
+//! | chat rooms, prices, notifications: each item for all that have subscribed to its key | [`Hub`]: [`publish`](Hub::publish) and [`subscribe`](Hub::subscribe) |
+//! | the same, written to sockets | [`Hub::attach_writer`]: an item is encoded once for all of them, and a slow socket costs the others nothing |
+//! | the reply to a request | [`Hub::next`] |
+//! | the orders of a customer one after the other, customers side by side | [`for_each_by_key`]: a worker for each key of a stream, [a number of them at a time](Workers::concurrency) |
+//! | a position up to which everything is done, for a commit | [`Progress`] |
 //!
 //! # When something else is better
 //!
 //! * **One channel that everybody reads, without a task between publisher and readers**:
 //!   `tokio::sync::broadcast`.
 //! * **Only the latest value**: `tokio::sync::watch`.
+//! * **A state that is shown 20 times a second**: [a table](guide::state) that clients read then.
 //! * **A pool of equal workers**: `flume`, whose receiver can be cloned. A hub sends an item to all
 //!   subscribers of its key, not to one of them.
 //! * **Calls on one connection**: a map of `oneshot` senders takes about 15 % less processor time
 //!   than [`Hub::next`], which takes two thirds of the lines.
 //! * **No tokio**: `stream_demux`.
+//!
+//! # Words
+//!
+//! | word | meaning |
+//! | --- | --- |
+//! | *key* | what items are published under, and subscribed by: a room, a symbol, a customer. It exists while it has a subscriber or a worker |
+//! | *subscription* | a stream of the items of one key or several ([`Subscription`]) |
+//! | *terms* | how many items may wait for a subscription, its *buffer*, and what happens then, its *policy* ([`Terms`]) |
+//! | *lagged* | a subscription is told how many items it was too slow for, in their place ([`Lagged`]) |
+//! | *worker* | a future that handles the items of one key, in order |
+//! | *mailbox* | what a worker reads ([`Mailbox`]) |
+//! | *backlog* | where items wait for which a mailbox has no room, of all keys together |
+//!
+//! # A slow subscriber
+//!
+//! The policy of its [`Terms`] says what happens to an item when the buffer is full:
+//!
+//! | policy | the item |
+//! | --- | --- |
+//! | [`DropOldest`](Overflow::DropOldest), the default | takes the place of the oldest; the subscriber is told how many it has missed |
+//! | [`DropNewest`](Overflow::DropNewest) | is dropped; the subscriber is told |
+//! | [`Conflate`](Overflow::Conflate) | takes the place of the one of the same key: the latest of each key waits |
+//! | [`Wait`](Overflow::Wait) | waits, and all publishers with it, until the subscriber reads or its [`stall_timeout`](Terms::stall_timeout) ends it |
+//! | [`Evict`](Overflow::Evict) | is dropped, and the subscription ends after what waits |
 //!
 //! # Publish and subscribe
 //!
@@ -106,19 +126,29 @@
 //!
 //! # Costs
 //!
-//! A hub and its subscribers are tasks of their own, so an item goes through the lock of the hub,
-//! the demux, and the lock of a topic or an inbox. A burst wakes each subscriber once.
+//! A hub is one task, which routes all items, and so uses at most one core; its subscribers are tasks
+//! of their own. An item goes through the lock of the hub, a look-up of its key, and the lock of a
+//! topic or an inbox. A burst wakes each subscriber once.
 //!
 //! Subscriptions to one key on the default terms share a topic: the hub stores an item once for all
 //! of them, whether there are ten or ten thousand, and each clones what it reads. For a subscription
 //! with other terms or several keys, the hub clones the item and puts it into an inbox: about 50 ns.
-//! Publish an [`Arc`](std::sync::Arc) if items are large; keys are not cloned. `cargo bench -p stream-demux-hub` measures the example
-//! programs beside plain ones.
+//! Publish an [`Arc`](std::sync::Arc) if items are large; keys are not cloned.
+//! `cargo bench -p stream-demux-hub` measures the example programs beside plain ones.
+//!
+//! # Sinks, for programs that use the core crate
+//!
+//! These are sinks for a [demux](stream_demux::Demux), the future that routes the items of a hub. They
+//! need no hub, and an inbox or a topic needs no runtime: [`inbox()`] for one reader of many keys,
+//! [`topic()`] for many readers of one, [`writers()`] for many sockets of one, [`write_sink`] for one
+//! socket, [`MpscSink`] and [`OneshotSink`] for channels of tokio. [`Hub::attach`] takes any sink.
 
 #![forbid(unsafe_code)]
 
 mod bounds;
 mod channel;
+#[cfg(any(doc, doctest))]
+pub mod guide;
 mod hub;
 mod inbox;
 mod life;
@@ -147,8 +177,6 @@ pub use crate::workers::{
 };
 pub use crate::write::{WriteSink, write_sink};
 pub use crate::writers::{Writer, WriterEnd, Writers, WritersError, WritersSink, Written, writers};
-#[cfg(any(doc, doctest))]
-pub mod guide;
 pub use stream_demux::Overflow;
 
 /// Compiles and runs the examples of the README.
