@@ -391,7 +391,10 @@ impl State {
         // The key was removed, and this was on its way.
         let seen = self.keys.get_mut(&key)?;
         let is_later = epoch > seen.epoch;
-        seen.epoch = seen.epoch.max(epoch);
+        // While a key is refused, items go on missing: the gap is told when it is allowed again.
+        if !matches!(what, What::Refused(_)) {
+            seen.epoch = seen.epoch.max(epoch);
+        }
         let has_gap = seen.is_joined && is_later;
         match what {
             What::Item(item) if has_gap => {
@@ -521,6 +524,9 @@ mod tests {
         assert_eq!(test.receive(3, What::Gap), [""; 0]);
         assert_eq!(test.receive(4, What::Gap), ["gap"]);
         assert_eq!(test.receive(4, What::Refused("no".into())), ["refused"]);
+        // Refused by a connection, and allowed by the same one when another subscriber asked.
+        assert_eq!(test.receive(5, What::Refused("no".into())), ["refused"]);
+        assert_eq!(test.receive(5, What::Gap), ["gap"]);
     }
 
     #[test]
