@@ -14,12 +14,17 @@ use tokio::time::{Instant, timeout_at};
 use crate::engine::Engine;
 use crate::event::{Event, Key, What};
 use crate::link;
+#[cfg(feature = "nats")]
+use crate::nats::Nats;
 use crate::publisher::{Publish, Publisher};
-use crate::redis::{Redis, UrlError};
+#[cfg(feature = "redis")]
+use crate::redis::Redis;
 use crate::settings::Settings;
 use crate::shared::{Input, Shared};
 use crate::status::{self, Role, Status};
 use crate::subscription::Subscription;
+#[cfg(any(feature = "nats", feature = "redis"))]
+use crate::url::UrlError;
 
 /// Publish/subscribe by key over several processes.
 ///
@@ -27,7 +32,7 @@ use crate::subscription::Subscription;
 /// handle is dropped, the subscriptions end after what the hub has read by then. Subscriptions do
 /// not keep a bridge alive.
 ///
-/// Items are bytes, and keys are the channels of the engine. A key is subscribed there while it has
+/// Items are bytes, and keys are the channels or subjects of the engine. A key is subscribed there while it has
 /// a subscriber in this process, once for all of them.
 ///
 /// # Examples
@@ -75,8 +80,24 @@ impl Bridge {
     /// # Panics
     ///
     /// Panics outside of a tokio runtime.
+    #[cfg(feature = "redis")]
     pub fn redis(url: &str) -> Result<Self, UrlError> {
         Self::builder().redis(url)
+    }
+
+    /// Starts a bridge to a NATS server, with the default settings. See [`Builder::nats`].
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the URL cannot be used. Whether the server is there is another matter:
+    /// see [`status`](Self::status).
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of a tokio runtime.
+    #[cfg(feature = "nats")]
+    pub fn nats(url: &str) -> Result<Self, UrlError> {
+        Self::builder().nats(url)
     }
 
     /// Starts a bridge without an engine: one process, in which nothing can break.
@@ -196,7 +217,7 @@ impl fmt::Debug for Bridge {
 
 /// The settings of a [`Bridge`]. [`Bridge::builder`] creates it.
 #[derive(Debug, Clone)]
-#[must_use = "does nothing until `redis` or `local` starts the bridge"]
+#[must_use = "does nothing until `redis`, `nats` or `local` starts the bridge"]
 pub struct Builder {
     settings: Settings,
     capacity: Option<usize>,
@@ -285,8 +306,29 @@ impl Builder {
     /// # Panics
     ///
     /// Panics outside of a tokio runtime.
+    #[cfg(feature = "redis")]
     pub fn redis(self, url: &str) -> Result<Bridge, UrlError> {
         Ok(self.start(Redis::new(url)?))
+    }
+
+    /// Starts a bridge to a NATS server, which is connected to in the background.
+    ///
+    /// The URL is `nats://[user:password@]host[:port]`, or `nats://token@host`. Without TLS, and
+    /// without the keys and tokens that sign a challenge (`NKey`, JWT).
+    ///
+    /// One server: in a cluster of NATS, a server learns a moment later what was subscribed at
+    /// another, so a join would be true before items that were published there are received.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the URL cannot be used.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of a tokio runtime.
+    #[cfg(feature = "nats")]
+    pub fn nats(self, url: &str) -> Result<Bridge, UrlError> {
+        Ok(self.start(Nats::new(url)?))
     }
 
     /// Starts a bridge without an engine.

@@ -33,8 +33,8 @@ pub(crate) struct Subscriber {
 /// A connection that was opened.
 pub(crate) struct Connection<L> {
     pub(crate) line: L,
-    /// Reads and writes. Completes when the connection is broken.
-    pub(crate) driver: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// Reads and writes. Completes when the connection is broken, and returns why.
+    pub(crate) driver: Pin<Box<dyn Future<Output = Arc<str>> + Send>>,
     /// Counts what is read.
     pub(crate) reads: Arc<AtomicU64>,
 }

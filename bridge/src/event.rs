@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-/// A key: the channel of the engine that an item is published to.
+/// A key: the channel or subject of the engine that an item is published to.
 pub type Key = Arc<str>;
 
 /// An item, or what a subscription has to know in its place among the items.

@@ -65,7 +65,7 @@ impl Engine for Fake {
 
 fn connection(
     subscriber: Option<Subscriber>,
-    driver: std::pin::Pin<Box<dyn Future<Output = ()> + Send>>,
+    driver: std::pin::Pin<Box<dyn Future<Output = Arc<str>> + Send>>,
 ) -> Connection<FakeLine> {
     let reads = Arc::new(AtomicU64::new(0));
     Connection { line: FakeLine { subscriber, reads: Arc::clone(&reads) }, driver, reads }

@@ -1,4 +1,4 @@
-//! A [hub](stream_demux_hub) over several processes, by Redis.
+//! A [hub](stream_demux_hub) over several processes, by Redis or NATS.
 //!
 //! * [`Bridge::publish`] hands an item to the engine, and completes when the engine has accepted it.
 //! * [`Bridge::subscribe`] completes when the engine has confirmed the subscription: what is
@@ -8,10 +8,10 @@
 //!   there is one of them.
 //! * [`Bridge::local`] is the same without an engine, for one process.
 //!
-//! Redis pub/sub keeps nothing: a server that is away for a moment loses what is published
+//! Redis pub/sub and NATS keep nothing: a server that is away for a moment loses what is published
 //! meanwhile, and so does one that a client is too slow for. A bridge cannot bring these items back.
 //! It tells who has missed something, and from when on nothing is missing. For items that must not
-//! be lost, use Redis Streams or another log.
+//! be lost, use Redis Streams, NATS `JetStream` or another log.
 //!
 //! # What happens when
 //!
@@ -29,12 +29,27 @@
 //! | the hub has ended | subscriptions end, publishing and subscribing fail |
 //! | the last handle is dropped | subscriptions end after what the hub has read by then |
 //!
+//! # Keys
+//!
+//! For Redis, a key is the name of a channel. For NATS it is a subject if it can be one: `chat.tea`.
+//! Characters that a subject cannot contain, wildcards and a leading `$` are written as `%20` and so
+//! on, so that each key has a subject of its own that matches nothing else. An item or a key that is
+//! too long for the server is refused, and the connection goes on.
+//!
+//! # Features
+//!
+//! `redis` and `nats` are the engines. Both are enabled by default. `redis` brings the client library
+//! of that name; NATS is spoken without one.
+//!
 //! # Memory
 //!
 //! What comes from the engine waits in a queue of 256 KiB ([`Builder::arrivals`]) and then in the
 //! buffers of the subscribers; one item may be as large as the engine allows. What goes to the
 //! engine waits with its publishers: 1,024 items are on their way at most
 //! ([`Builder::publish_window`]). A key takes memory while it has a subscriber.
+
+// Without an engine, a bridge is for one process, and nothing connects.
+#![cfg_attr(not(any(feature = "nats", feature = "redis", test)), allow(dead_code))]
 
 mod arrivals;
 mod backoff;
@@ -45,23 +60,29 @@ mod event;
 mod fake;
 mod link;
 mod lock;
+#[cfg(feature = "nats")]
+mod nats;
 mod publisher;
+#[cfg(feature = "redis")]
 mod redis;
 mod settings;
 mod shared;
 mod status;
 mod subscription;
 mod table;
+#[cfg(any(feature = "nats", feature = "redis"))]
+mod url;
 
 pub use crate::bridge::{Bridge, Builder, PublishError, SubscribeError};
 pub use crate::event::Key;
-pub use crate::redis::UrlError;
 pub use crate::status::{LineStatus, Status};
 pub use crate::subscription::{Keys, Received, Subscription};
+#[cfg(any(feature = "nats", feature = "redis"))]
+pub use crate::url::UrlError;
 pub use bytes::Bytes;
 pub use stream_demux_hub::{End, Overflow, Terms};
 
 /// Compiles the example of the README.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "redis"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -145,7 +145,7 @@ async fn run<L: Line>(
             }
         }
         tokio::select! {
-            () = &mut driver => return "the engine has closed the connection".into(),
+            reason = &mut driver => return reason,
             Some((asked, answer)) = answers.next(), if !answers.is_empty() => {
                 match (asked, answer) {
                     // Any answer is one, also that pings are not allowed.

@@ -4,8 +4,6 @@
 //! them is known. The client library is given the socket, and its future is polled by the task of
 //! the connection: it has no task and no queue of its own that could grow.
 
-use std::error::Error;
-use std::fmt;
 use std::sync::Arc;
 
 use ::redis::aio::MultiplexedConnection;
@@ -21,6 +19,7 @@ use tokio::net::UnixStream;
 
 use crate::arrivals::{Arrival, Gate};
 use crate::engine::{Connection, Engine, Failure, Line, Subscriber};
+use crate::url::UrlError;
 
 /// The address of a Redis server.
 #[derive(Debug)]
@@ -63,6 +62,10 @@ impl Redis {
         let reads = gate.reads();
         let (connection, driver) =
             MultiplexedConnection::new_with_config(&self.settings, gate, config).await?;
+        let driver = async move {
+            driver.await;
+            Arc::from("the engine has closed the connection")
+        };
         Ok(Connection { line: RedisLine(connection), driver: Box::pin(driver), reads })
     }
 }
@@ -163,15 +166,3 @@ fn failure(error: &RedisError) -> Failure {
         _ => Failure::Broken(reason),
     }
 }
-
-/// The URL of an engine cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UrlError(String);
-
-impl fmt::Display for UrlError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the URL of the engine cannot be used: {}", self.0)
-    }
-}
-
-impl Error for UrlError {}

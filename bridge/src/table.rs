@@ -17,6 +17,7 @@
 //! 3. A join waits at a key that is wanted and not live.
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::Notify;
@@ -343,7 +344,7 @@ const KEYS_KEPT: usize = 64;
 
 /// Gives memory back when most keys are gone. Twice the room that is needed is left, so that this
 /// costs little for each key that goes.
-fn shrink(keys: &mut HashMap<Key, Entry>) {
+pub(crate) fn shrink<K: Eq + Hash, V>(keys: &mut HashMap<K, V>) {
     if keys.capacity() / 8 > keys.len().max(KEYS_KEPT) {
         keys.shrink_to(keys.len() * 2);
     }

@@ -62,10 +62,6 @@ impl Proxy {
         Self { port, mode, _tasks: tasks }
     }
 
-    pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}/", self.port)
-    }
-
     pub(crate) fn open(&self) {
         self.mode.send_replace(Mode::Open);
     }
@@ -144,6 +140,14 @@ pub(crate) async fn connected(bridge: &Bridge, wanted: bool) {
         status.receiving.is_connected == wanted && status.publishing.is_connected == wanted
     });
     timeout(WATCHDOG, done).await.expect("the status changes").unwrap();
+}
+
+/// Publishes, and gives the engine another chance if it was away.
+pub(crate) async fn publish(bridge: &Bridge, key: &str, item: &str) {
+    let deadline = std::time::Instant::now() + WATCHDOG;
+    while let Err(error) = bridge.publish(key, item.to_owned()).await {
+        assert!(std::time::Instant::now() < deadline, "{error}");
+    }
 }
 
 pub(crate) async fn next(subscription: &mut Subscription) -> Received {

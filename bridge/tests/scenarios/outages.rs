@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use stream_demux_bridge::{Bridge, Key, Overflow, PublishError, Received, Subscription, Terms};
+use stream_demux_bridge::{Key, Overflow, PublishError, Received, Subscription, Terms};
 use tokio::time::timeout;
 
-use crate::common::{Proxy, WATCHDOG, connected, eventually, item, next, patient, quick};
-use crate::server::Server;
+use crate::common::{Proxy, WATCHDOG, connected, eventually, item, next, patient, publish, quick};
+use crate::engine::{IMPATIENT, Server, bridge};
 
 fn gap(key: &str) -> Received {
     Received::Gap(key.into())
@@ -24,19 +24,11 @@ async fn until_gap(subscription: &mut Subscription) -> Vec<String> {
     }
 }
 
-/// Publishes, and gives the engine another chance if it was away.
-async fn publish(bridge: &Bridge, key: &str, item: &str) {
-    let deadline = Instant::now() + WATCHDOG;
-    while let Err(error) = bridge.publish(key, item.to_owned()).await {
-        assert!(Instant::now() < deadline, "{error}");
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn engine_is_killed() {
-    let mut server = Server::start(&[]);
-    let here = patient().redis(&server.url()).unwrap();
-    let there = quick().redis(&server.url()).unwrap();
+    let Some(mut server) = Server::start(&[]) else { return };
+    let here = bridge(patient(), server.port).unwrap();
+    let there = bridge(quick(), server.port).unwrap();
     let mut tea = here.subscribe("tea").await.unwrap();
     let mut both = here.subscribe_with(["tea", "coffee"], Terms::new()).await.unwrap();
     there.publish("tea", "before").await.unwrap();
@@ -77,8 +69,8 @@ async fn engine_is_killed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn engine_is_restarted_empty() {
-    let mut server = Server::start(&[]);
-    let here = patient().redis(&server.url()).unwrap();
+    let Some(mut server) = Server::start(&[]) else { return };
+    let here = bridge(patient(), server.port).unwrap();
     let mut tea = here.subscribe("tea").await.unwrap();
     here.publish("tea", "before").await.unwrap();
     server.shut_down();
@@ -91,8 +83,8 @@ async fn engine_is_restarted_empty() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn engine_is_paused_for_a_moment() {
-    let server = Server::start(&[]);
-    let here = patient().redis(&server.url()).unwrap();
+    let Some(server) = Server::start(&[]) else { return };
+    let here = bridge(patient(), server.port).unwrap();
     let mut tea = here.subscribe("tea").await.unwrap();
     here.publish("tea", "0").await.unwrap();
     server.pause();
@@ -122,8 +114,8 @@ async fn engine_is_paused_for_a_moment() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn engine_is_paused_for_long() {
-    let server = Server::start(&[]);
-    let here = quick().redis(&server.url()).unwrap();
+    let Some(server) = Server::start(&[]) else { return };
+    let here = bridge(quick(), server.port).unwrap();
     let mut tea = here.subscribe("tea").await.unwrap();
     publish(&here, "tea", "before").await;
     server.pause();
@@ -140,24 +132,11 @@ async fn engine_is_paused_for_long() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn engine_that_allows_no_pings_is_alive_all_the_same() {
-    let server = Server::start(&[]);
-    let () = server.command(&["ACL", "SETUSER", "default", "-ping"]);
-    let here = patient().heartbeat(Duration::from_millis(300)).redis(&server.url()).unwrap();
-    let mut tea = here.subscribe("tea").await.unwrap();
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    publish(&here, "tea", "hello").await;
-    assert_eq!(next(&mut tea).await, item("tea", "hello"));
-    let status = here.status().borrow().clone();
-    assert_eq!((status.receiving.breaks, status.publishing.breaks), (0, 0), "{status:?}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn network_is_cut() {
-    let server = Server::start(&[]);
+    let Some(server) = Server::start(&[]) else { return };
     let proxy = Proxy::start(server.port).await;
-    let here = patient().redis(&proxy.url()).unwrap();
-    let there = patient().redis(&server.url()).unwrap();
+    let here = bridge(patient(), proxy.port).unwrap();
+    let there = bridge(patient(), server.port).unwrap();
     let mut near = here.subscribe("tea").await.unwrap();
     let mut far = there.subscribe("tea").await.unwrap();
     there.publish("tea", "before").await.unwrap();
@@ -177,10 +156,10 @@ async fn network_is_cut() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn network_is_cut_without_a_word() {
-    let server = Server::start(&[]);
+    let Some(server) = Server::start(&[]) else { return };
     let proxy = Proxy::start(server.port).await;
-    let here = quick().redis(&proxy.url()).unwrap();
-    let there = patient().redis(&server.url()).unwrap();
+    let here = bridge(quick(), proxy.port).unwrap();
+    let there = bridge(patient(), server.port).unwrap();
     let mut near = here.subscribe("tea").await.unwrap();
     proxy.freeze();
     there.publish("tea", "meanwhile").await.unwrap();
@@ -195,8 +174,8 @@ async fn network_is_cut_without_a_word() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn subscriber_joins_during_the_outage() {
-    let mut server = Server::start(&[]);
-    let here = patient().redis(&server.url()).unwrap();
+    let Some(mut server) = Server::start(&[]) else { return };
+    let here = bridge(patient(), server.port).unwrap();
     let mut old = here.subscribe("tea").await.unwrap();
     server.kill();
     connected(&here, false).await;
@@ -224,9 +203,9 @@ async fn subscriber_joins_during_the_outage() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn engine_drops_a_slow_consumer() {
-    let server = Server::start(&["--client-output-buffer-limit", "pubsub 64kb 0 0"]);
-    let here = patient().arrivals(16 * 1_024).redis(&server.url()).unwrap();
-    let there = patient().redis(&server.url()).unwrap();
+    let Some(server) = Server::start(IMPATIENT) else { return };
+    let here = bridge(patient().arrivals(16 * 1_024), server.port).unwrap();
+    let there = bridge(patient(), server.port).unwrap();
     let terms = Terms::new().buffer(1).overflow(Overflow::Wait);
     let mut slow = here.subscribe_with(["tea"], terms).await.unwrap();
     let mut other = here.subscribe("coffee").await.unwrap();
@@ -256,9 +235,9 @@ async fn engine_drops_a_slow_consumer() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hub_that_waits_for_a_subscriber_is_not_mistaken_for_a_silent_engine() {
-    let server = Server::start(&[]);
-    let here = quick().arrivals(4_096).redis(&server.url()).unwrap();
-    let there = patient().redis(&server.url()).unwrap();
+    let Some(server) = Server::start(&[]) else { return };
+    let here = bridge(quick().arrivals(4_096), server.port).unwrap();
+    let there = bridge(patient(), server.port).unwrap();
     let terms = Terms::new().buffer(1).overflow(Overflow::Wait);
     let mut slow = here.subscribe_with(["tea"], terms).await.unwrap();
     for n in 0..100 {
@@ -276,8 +255,8 @@ async fn hub_that_waits_for_a_subscriber_is_not_mistaken_for_a_silent_engine() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_subscriber_is_told_how_much_it_missed_and_others_miss_nothing() {
-    let server = Server::start(&[]);
-    let here = patient().redis(&server.url()).unwrap();
+    let Some(server) = Server::start(&[]) else { return };
+    let here = bridge(patient(), server.port).unwrap();
     let mut slow = here.subscribe_with(["tea"], Terms::new().buffer(10)).await.unwrap();
     let mut fast = here.subscribe("tea").await.unwrap();
     for n in 0..100 {
@@ -298,8 +277,8 @@ async fn slow_subscriber_is_told_how_much_it_missed_and_others_miss_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gap_that_a_slow_subscriber_dropped_is_told_before_the_next_item() {
-    let mut server = Server::start(&[]);
-    let here = patient().redis(&server.url()).unwrap();
+    let Some(mut server) = Server::start(&[]) else { return };
+    let here = bridge(patient(), server.port).unwrap();
     let mut slow = here.subscribe_with(["tea"], Terms::new().buffer(2)).await.unwrap();
     let mut fast = here.subscribe("tea").await.unwrap();
     here.publish("tea", "before").await.unwrap();
@@ -318,10 +297,10 @@ async fn gap_that_a_slow_subscriber_dropped_is_told_before_the_next_item() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn crowd_of_publishers_to_a_paused_engine_gets_its_answers_in_time() {
-    let server = Server::start(&[]);
+    let Some(server) = Server::start(&[]) else { return };
     // The heartbeat does not notice it: the time-out of each publisher has to.
     let settings = patient().publish_timeout(Duration::from_millis(500)).publish_window(16);
-    let here = settings.redis(&server.url()).unwrap();
+    let here = bridge(settings, server.port).unwrap();
     connected(&here, true).await;
     server.pause();
     let mut crowd = tokio::task::JoinSet::new();

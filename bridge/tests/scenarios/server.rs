@@ -1,10 +1,12 @@
-//! A Redis server that ends with the test. The tests of `apps/chat` use it, too.
+//! A server that ends with the test. The tests of `apps/chat` use it, too.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Write;
+use std::marker::PhantomData;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -13,30 +15,57 @@ pub(crate) fn random_port() -> u16 {
     fastrand::u16(20_000..32_000)
 }
 
-/// A Redis server with a folder of its own. Dropping it kills the process, by its id.
-pub(crate) struct Server {
-    process: Option<Child>,
-    pub(crate) port: u16,
-    folder: PathBuf,
-    options: Vec<String>,
+/// A server for publish/subscribe.
+pub(crate) trait Program {
+    const NAME: &str;
+    /// The part of a URL before `://`.
+    const SCHEME: &str;
+
+    /// Returns `None` if the tests are to do without it.
+    fn find() -> Option<PathBuf>;
+
+    /// Writes what it needs into its folder. Returns its arguments.
+    fn prepare(folder: &Path, port: u16, options: &[String]) -> Vec<String>;
+
+    /// Returns `true` if this is a connection to such a server.
+    fn answers(socket: TcpStream) -> bool;
 }
 
-impl Server {
-    pub(crate) fn start(options: &[&str]) -> Self {
+/// A server with a folder of its own. Dropping it kills the process, by its id.
+pub(crate) struct Server<P> {
+    program: PathBuf,
+    process: Option<Child>,
+    pub(crate) port: u16,
+    pub(crate) folder: PathBuf,
+    options: Vec<String>,
+    kind: PhantomData<P>,
+}
+
+impl<P: Program> Server<P> {
+    /// Returns `None`, and says so once, if the tests are to do without the server.
+    pub(crate) fn start(options: &[&str]) -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
+        static SKIPPED: Once = Once::new();
+        let Some(program) = P::find() else {
+            // The test harness does not keep this from the terminal.
+            let line = format!("skipped: {} is not installed, and not demanded\n", P::NAME);
+            SKIPPED.call_once(|| std::io::stderr().write_all(line.as_bytes()).unwrap());
+            return None;
+        };
         let number = COUNT.fetch_add(1, Relaxed);
-        let name = format!("bridge-redis-{}-{number}", std::process::id());
+        let name = format!("bridge-{}-{}-{number}", P::NAME, std::process::id());
         let folder = std::env::temp_dir().join(name);
         fs::create_dir_all(&folder).unwrap();
         let options = options.iter().map(ToString::to_string).collect();
-        let mut server = Self { process: None, port: random_port(), folder, options };
+        let port = random_port();
+        let mut server = Self { program, process: None, port, folder, options, kind: PhantomData };
         for _ in 0..20 {
             if server.try_start() {
-                return server;
+                return Some(server);
             }
             server.port = random_port();
         }
-        panic!("redis-server does not start: is it installed?");
+        panic!("{} does not start: is it installed?", P::NAME);
     }
 
     /// Starts it again, at the same port.
@@ -46,25 +75,24 @@ impl Server {
                 return;
             }
         }
-        panic!("redis-server does not start again at port {}", self.port);
+        panic!("{} does not start again at port {}", P::NAME, self.port);
     }
 
     /// Returns `false` if it has not come up, for example because the port is taken.
     fn try_start(&mut self) -> bool {
         assert!(self.process.is_none(), "it runs already");
-        let mut process = Command::new("redis-server")
-            .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-            .args(["--port", &self.port.to_string(), "--dir", self.folder.to_str().unwrap()])
-            .args(&self.options)
+        let mut process = Command::new(&self.program)
+            .args(P::prepare(&self.folder, self.port, &self.options))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .expect("redis-server is installed");
+            .expect("it is installed");
         loop {
             if process.try_wait().unwrap().is_some() {
                 return false;
             }
-            if self.answers() {
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
+            if TcpStream::connect(address).is_ok_and(P::answers) {
                 break;
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -78,17 +106,8 @@ impl Server {
         true
     }
 
-    fn answers(&self) -> bool {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
-        let Ok(mut socket) = TcpStream::connect(address) else { return false };
-        let mut answer = [0; 5];
-        socket.write_all(b"PING\r\n").is_ok()
-            && socket.read_exact(&mut answer).is_ok()
-            && &answer == b"+PONG"
-    }
-
     pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}/", self.port)
+        url::<P>(self.port)
     }
 
     /// Ends the process at once, as a crash does.
@@ -101,34 +120,36 @@ impl Server {
 
     /// Asks the server to end.
     pub(crate) fn shut_down(&mut self) {
-        let mut process = self.process.take().expect("it runs");
-        signal(process.id(), "TERM");
-        process.wait().unwrap();
+        self.signal("TERM");
+        self.wait();
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self) {
+        self.process.take().expect("it runs").wait().unwrap();
     }
 
     pub(crate) fn pause(&self) {
-        signal(self.process.as_ref().expect("it runs").id(), "STOP");
+        self.signal("STOP");
     }
 
     pub(crate) fn resume(&self) {
-        signal(self.process.as_ref().expect("it runs").id(), "CONT");
+        self.signal("CONT");
     }
 
-    /// Sends a command by a connection of its own.
-    pub(crate) fn command<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
-        let client = redis::Client::open(self.url()).unwrap();
-        let mut connection = client.get_connection().unwrap();
-        redis::cmd(words[0]).arg(&words[1..]).query(&mut connection).unwrap()
-    }
-
-    /// How many connections are subscribed to a key.
-    pub(crate) fn subscribers(&self, key: &str) -> u64 {
-        let (_, count): (String, u64) = self.command(&["PUBSUB", "NUMSUB", key]);
-        count
+    pub(crate) fn signal(&self, name: &str) {
+        let id = self.process.as_ref().expect("it runs").id().to_string();
+        let status = Command::new("kill").args([&format!("-{name}"), &id]).status();
+        assert!(status.unwrap().success());
     }
 }
 
-impl Drop for Server {
+/// The URL of a server, or of a proxy before it.
+pub(crate) fn url<P: Program>(port: u16) -> String {
+    format!("{}://127.0.0.1:{port}", P::SCHEME)
+}
+
+impl<P> Drop for Server<P> {
     fn drop(&mut self) {
         if let Some(mut process) = self.process.take() {
             let _ = process.kill();
@@ -136,9 +157,4 @@ impl Drop for Server {
         }
         let _ = fs::remove_dir_all(&self.folder);
     }
-}
-
-fn signal(id: u32, name: &str) {
-    let status = Command::new("kill").args([&format!("-{name}"), &id.to_string()]).status();
-    assert!(status.unwrap().success());
 }

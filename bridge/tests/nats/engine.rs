@@ -1,0 +1,116 @@
+//! NATS, as the scenarios need it.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use stream_demux_bridge::{Bridge, Builder, UrlError};
+
+use crate::server::{self, Program};
+
+pub(crate) struct Nats;
+
+pub(crate) type Server = server::Server<Nats>;
+
+/// Options of a server that has enough of a slow consumer soon.
+pub(crate) const IMPATIENT: &[&str] = &["max_pending: 64KB", "max_payload: 32KB"];
+
+/// Starts a bridge to a server, or to a proxy before it.
+pub(crate) fn bridge(settings: Builder, port: u16) -> Result<Bridge, UrlError> {
+    settings.nats(&server::url::<Nats>(port))
+}
+
+impl Program for Nats {
+    const NAME: &str = "nats-server";
+    const SCHEME: &str = "nats";
+
+    fn find() -> Option<PathBuf> {
+        let demanded = std::env::var_os("NATS_SERVER").map(PathBuf::from);
+        let program = demanded.clone().unwrap_or_else(|| Self::NAME.into());
+        let is_there = Command::new(&program).arg("--version").output().is_ok();
+        assert!(is_there || demanded.is_none(), "{} is not there", program.display());
+        is_there.then_some(program)
+    }
+
+    fn prepare(folder: &Path, port: u16, options: &[String]) -> Vec<String> {
+        configure(folder, port, "\">\"", options);
+        vec!["-c".to_owned(), config(folder).to_str().unwrap().to_owned()]
+    }
+
+    fn answers(socket: TcpStream) -> bool {
+        let mut greeting = [0; 5];
+        let mut reader = &socket;
+        reader.read_exact(&mut greeting).is_ok() && &greeting == b"INFO "
+    }
+}
+
+fn config(folder: &Path) -> PathBuf {
+    folder.join("nats.conf")
+}
+
+/// Writes the configuration of a server, whose clients may use these subjects. What it says about
+/// itself is at a port beside that of the server.
+fn configure(folder: &Path, port: u16, allowed: &str, options: &[String]) {
+    let text = format!(
+        r#"listen: "127.0.0.1:{port}"
+http: "127.0.0.1:{}"
+ping_interval: "10m"
+authorization {{
+    users: [{{ user: "ann", password: "tea", permissions: {{ publish: {allowed}, subscribe: {allowed} }} }}]
+}}
+no_auth_user: "ann"
+{}
+"#,
+        port + 1,
+        options.join("\n"),
+    );
+    fs::write(config(folder), text).unwrap();
+}
+
+impl Server {
+    /// Returns what the server says about itself.
+    pub(crate) fn ask(&self, what: &str) -> String {
+        let mut socket = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port + 1)).unwrap();
+        let request = format!("GET /{what} HTTP/1.0\r\n\r\n");
+        socket.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// How many subscriptions there are of a subject.
+    pub(crate) fn subscribers(&self, subject: &str) -> usize {
+        self.ask(&format!("subsz?subs=1&test={subject}")).matches("\"sid\"").count()
+    }
+
+    /// How many connections there are.
+    pub(crate) fn connections(&self) -> usize {
+        self.ask("connz").matches("\"cid\"").count()
+    }
+
+    /// Only keys that begin with `open.` may be used from now on.
+    pub(crate) fn close(&mut self) {
+        self.reload("\"open.>\"");
+    }
+
+    /// All keys may be used from now on.
+    pub(crate) fn open(&mut self) {
+        self.reload("\">\"");
+    }
+
+    fn reload(&mut self, allowed: &str) {
+        let loaded = |server: &Self| {
+            let about = server.ask("varz");
+            about.lines().find(|line| line.contains("\"config_load_time\"")).unwrap().to_owned()
+        };
+        let before = loaded(self);
+        configure(&self.folder, self.port, allowed, &[]);
+        self.signal("HUP");
+        while loaded(self) == before {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
