@@ -18,7 +18,7 @@ use tokio::time::{interval, timeout};
 const LINES: usize = 256;
 /// Keeps clients from what else uses the server: its own channels have names, too.
 const PREFIX: &str = "chat:";
-/// Each room takes memory here and a subscription of Redis.
+/// Each room takes memory here and a subscription of the engine.
 const ROOMS: usize = 100;
 pub(crate) const LONGEST_MESSAGE: usize = 4_096;
 /// A client that takes nothing for this long is gone. The pings find those that nothing is said to.

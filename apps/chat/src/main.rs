@@ -1,5 +1,5 @@
-//! A chat over WebSockets. Rooms exist while someone is in them. With `--redis`, all processes that
-//! use the same server are one chat.
+//! A chat over WebSockets. Rooms exist while someone is in them. With `--redis` or `--nats`, all
+//! processes that use the same server are one chat.
 
 mod client;
 
@@ -25,6 +25,9 @@ struct Options {
     /// A Redis server, for several processes: redis://[:password@]host[:port]
     #[arg(long, value_name = "URL", env = "CHAT_REDIS")]
     redis: Option<String>,
+    /// A NATS server, for several processes: nats://[user:password@]host[:port]
+    #[arg(long, value_name = "URL", env = "CHAT_NATS", conflicts_with = "redis")]
+    nats: Option<String>,
 }
 
 #[tokio::main]
@@ -39,10 +42,12 @@ async fn main() -> ExitCode {
 }
 
 async fn serve(options: Options) -> io::Result<()> {
-    let chat = match &options.redis {
-        Some(url) => Bridge::redis(url).map_err(io::Error::other)?,
-        None => Bridge::local(),
+    let chat = match (&options.redis, &options.nats) {
+        (Some(url), _) => Bridge::redis(url).map_err(io::Error::other)?,
+        (None, Some(url)) => Bridge::nats(url).map_err(io::Error::other)?,
+        (None, None) => Bridge::local(),
     };
+    let engine = if options.nats.is_some() { "NATS" } else { "Redis" };
     let app = Router::new()
         .route("/", get(|| async { Html(include_str!("page.html")) }))
         .route("/chat", any(upgrade))
@@ -51,7 +56,7 @@ async fn serve(options: Options) -> io::Result<()> {
         io::Error::other(format!("cannot listen on {}: {error}", options.listen))
     })?;
     println!("http://{}/", listener.local_addr()?);
-    let report = tokio::spawn(report(chat.clone()));
+    let report = tokio::spawn(report(chat.clone(), engine));
     let server = axum::serve(listener, app);
     tokio::select! {
         end = server => end?,
@@ -69,8 +74,8 @@ async fn upgrade(socket: WebSocketUpgrade, State(chat): State<Bridge>) -> axum::
         .on_upgrade(|socket| client::talk(socket, chat))
 }
 
-/// Prints when the connection to Redis breaks, with the reason, and when it is there again.
-async fn report(chat: Bridge) {
+/// Prints when the connection to the engine breaks, with the reason, and when it is there again.
+async fn report(chat: Bridge, engine: &str) {
     let mut status = chat.status();
     let mut last = None;
     loop {
@@ -79,8 +84,8 @@ async fn report(chat: Bridge) {
         let error = broken.and_then(|line| line.error);
         if error != last {
             match &error {
-                Some(error) => eprintln!("chat: no connection to Redis: {error}"),
-                None => eprintln!("chat: connected to Redis"),
+                Some(error) => eprintln!("chat: no connection to {engine}: {error}"),
+                None => eprintln!("chat: connected to {engine}"),
             }
         }
         last = error;

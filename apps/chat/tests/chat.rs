@@ -1,4 +1,4 @@
-//! The program, as its users start it, and a real Redis server.
+//! The program, as its users start it, and a real Redis or NATS server.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -11,11 +11,19 @@ use tokio::time::{sleep, timeout};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 
-#[path = "../../../bridge/tests/redis/server.rs"]
+#[path = "../../../bridge/tests/nats/engine.rs"]
+#[expect(dead_code, reason = "the tests of the bridge need more of it")]
+mod nats;
+#[path = "../../../bridge/tests/redis/engine.rs"]
+#[expect(dead_code, reason = "the tests of the bridge need more of it")]
+mod redis_server;
+#[path = "../../../bridge/tests/scenarios/server.rs"]
 #[expect(dead_code, reason = "the tests of the bridge need more of it")]
 mod server;
 
-use server::{Server, random_port};
+use nats::Nats;
+use redis_server::Redis;
+use server::{Program, Server, random_port};
 
 /// Only ever ends a test that hangs.
 const WATCHDOG: Duration = Duration::from_secs(60);
@@ -119,10 +127,22 @@ async fn one_process_without_an_engine() {
 }
 
 #[tokio::test]
-async fn two_processes_are_one_chat_and_tell_what_an_outage_may_have_lost() {
-    let mut server = Server::start(&[]);
+async fn two_processes_are_one_chat_by_redis() {
+    two_processes_are_one_chat_and_tell_what_an_outage_may_have_lost::<Redis>("--redis").await;
+}
+
+/// Skipped without `nats-server`.
+#[tokio::test]
+async fn two_processes_are_one_chat_by_nats() {
+    two_processes_are_one_chat_and_tell_what_an_outage_may_have_lost::<Nats>("--nats").await;
+}
+
+async fn two_processes_are_one_chat_and_tell_what_an_outage_may_have_lost<P: Program>(
+    option: &str,
+) {
+    let Some(mut server) = Server::<P>::start(&[]) else { return };
     let (here, there) =
-        (Chat::start(&["--redis", &server.url()]), Chat::start(&["--redis", &server.url()]));
+        (Chat::start(&[option, &server.url()]), Chat::start(&[option, &server.url()]));
     let (mut ann, mut ben) = (here.client().await, there.client().await);
     ann.join("tea").await;
     ben.join("tea").await;
@@ -131,7 +151,7 @@ async fn two_processes_are_one_chat_and_tell_what_an_outage_may_have_lost() {
     ben.expect("said tea hello").await;
 
     server.kill();
-    // It waits at the server for Redis, and is told when it is there.
+    // It waits at the server for the engine, and is told when it is there.
     ben.send("join coffee").await;
     server.restart();
     ann.expect("missed tea").await;
@@ -151,7 +171,7 @@ async fn two_processes_are_one_chat_and_tell_what_an_outage_may_have_lost() {
 
 #[tokio::test]
 async fn client_that_reads_slowly_changes_its_rooms_meanwhile() {
-    let server = Server::start(&[]);
+    let Some(server) = Server::<Redis>::start(&[]) else { return };
     let chat = Chat::start(&["--redis", &server.url()]);
     let (mut slow, mut busy) = (chat.client().await, chat.client().await);
     slow.join("busy").await;
@@ -228,6 +248,7 @@ async fn long_frame_that_is_only_announced_is_refused_at_once() {
 fn address_or_url_that_cannot_be_used_is_an_error_without_a_backtrace() {
     for (options, reason) in [
         (["--redis", "rediss://127.0.0.1/"], "TLS is not supported"),
+        (["--nats", "tls://127.0.0.1/"], "TLS is not supported"),
         (["--listen", "192.0.2.1:8080"], "cannot listen on 192.0.2.1:8080"),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_chat")).args(options).output().unwrap();
