@@ -66,6 +66,9 @@ const WRITTEN_AT_ONCE: usize = 64 * 1_024;
 /// Room to read into. Items are copied out of it, so that a small one does not keep all of it.
 const READ_AT_ONCE: usize = 16 * 1_024;
 
+/// A buffer that was larger because of a large item is given back.
+const LARGEST_KEPT: usize = 128 * 1_024;
+
 impl Driver {
     pub(crate) fn new(subscriber: Option<Subscriber>, info: Info) -> Self {
         let state = State {
@@ -116,6 +119,9 @@ impl Driver {
             }
             // Moves what is left to the front, or to a larger place if it fills this one.
             bytes.reserve(READ_AT_ONCE);
+            if bytes.is_empty() && bytes.capacity() > LARGEST_KEPT {
+                bytes = BytesMut::with_capacity(READ_AT_ONCE);
+            }
             match reader.read_buf(&mut bytes).await {
                 Ok(0) => return "the engine has closed the connection".to_owned(),
                 Ok(_) => {}
@@ -200,7 +206,7 @@ impl Driver {
                 return format!("the connection to the engine broke: {error}");
             }
             bytes.clear();
-            if bytes.capacity() > WRITTEN_AT_ONCE * 2 {
+            if bytes.capacity() > LARGEST_KEPT {
                 bytes = BytesMut::new();
             }
         }
