@@ -105,15 +105,15 @@
 //! | subscriptions come and go by the thousand | memory follows those that exist; a key without subscribers is forgotten |
 //! | a publisher is dropped while it waits | its item is not published, and its place is free |
 //! | the last handle is dropped | what was published is delivered, then the subscriptions [end](Subscription::end) with [`End::Closed`] |
-//! | [`shutdown`](Hub::shutdown) is called | the same; at the deadline the rest is discarded and counted, and the [`Report`] names whom the hub was waiting for. Before the deadline, no item is lost by the shutdown |
+//! | [`shutdown`](Hub::shutdown) is called | the same; at the deadline the rest is given up and counted, and the [`Report`] names whom the hub was waiting for. Before the deadline, no item is lost by the shutdown |
 //! | it is called twice | both calls wait for the same end and return the same report; the earlier deadline counts |
 //! | it is dropped | the hub is closed and ends without a deadline |
 //! | a closure or an attached sink panics, or the drop of an item that was lost | the hub has ended: publishing fails, the subscriptions end with [`End::Aborted`] after what was delivered |
+//! | the runtime shuts down | the same |
 //! | the clone of an item panics | in a subscription on the default terms: only its reader notices, and the item is the next one still; otherwise, the hub has ended |
 //! | the clone of an item takes long | in a subscription on the default terms: readers that come to the same items in another thread wait for it, and nothing else does; otherwise, the hub waits for it |
 //! | the socket of a [`Writer`] takes no more bytes | the writer loses whole items, counts them, and may write a notice; the others notice nothing |
 //! | an item cannot be encoded for a [`Writer`], or its encoder panics | the writers with this encoder write what came before, and end; the hub goes on |
-//! | the runtime shuts down | the same |
 //! | a worker panics, also in its drop | the item in its hands is gone; the next worker of its key gets the rest, and other keys notice nothing |
 //! | a worker returns early, or an error | the same; an item is lost only if it returns without having taken any |
 //! | a key gets more than its worker can do | the others go on until the [backlog](Workers::backlog) is full; then the input waits |

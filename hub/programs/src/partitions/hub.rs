@@ -7,8 +7,8 @@ use stream_demux_hub::{Progress, Ticket, Workers, for_each_by_key};
 
 use super::{Commit, Handle};
 
-/// Commits positions each second and at the end, which is at most five seconds after `stop`. Returns
-/// the partitions and offsets of the orders that are not done.
+/// Commits positions each second and at the end, which is at most five seconds after `stop` if `handle`
+/// does not block its thread. Returns the partitions and offsets of the orders that are not done.
 pub async fn run(
     log: impl Stream<Item = (u32, u64, u64)> + Send + 'static,
     mut stop: impl Future<Output = ()> + Unpin,
