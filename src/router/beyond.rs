@@ -96,15 +96,6 @@ where
         }
     }
 
-    /// A queue has got shorter or its buffer larger: the input may no longer wait for its slot.
-    pub(super) fn unblock_if_open(&mut self) {
-        if let Some(id) = self.beyond.blocked_on {
-            if !self.slots.slot(id).is_beyond() {
-                self.unblock();
-            }
-        }
-    }
-
     /// The input no longer waits for the sink that it waited for.
     pub(super) fn unblock(&mut self) {
         if let Some(id) = self.beyond.blocked_on.take() {

@@ -70,7 +70,6 @@ where
             self.offer_before_leaving(id);
         }
         let Left { frees_key, surplus } = self.slots.leave(id, reason, shared);
-        self.unblock_if_open(); // the part that it took may have been in the way
         if frees_key {
             self.ledger.hooks_mut().key_detached(self.slots.recipient(id).key);
         }

@@ -107,21 +107,23 @@ where
             Some(reason) => Stage::Leaving(reason),
             None => Stage::Receiving,
         };
-        let receives = stage == Stage::Receiving;
         let shares_queue = matches!(self.sharing, Sharing::Balance);
         let new = NewSlot { key, sink, terms, claim, stage, shares_queue };
+        if stage != Stage::Receiving {
+            let id = self.slots.insert(new);
+            return self.advance_unless_listed(id, sinks);
+        }
         match taken {
-            Some(old) if receives && matches!(self.sharing, Sharing::None) => {
-                self.replace(old, new, sinks);
-            }
-            _ => {
+            None => {
                 let id = self.slots.insert(new);
-                if !receives {
-                    self.advance_unless_listed(id, sinks);
-                } else if taken.is_none() {
-                    self.ledger.hooks_mut().key_attached(self.slots.recipient(id).key);
-                } else {
-                    self.unblock_if_open(); // if they share a queue, it has more room now
+                self.ledger.hooks_mut().key_attached(self.slots.recipient(id).key);
+            }
+            Some(old) if matches!(self.sharing, Sharing::None) => self.replace(old, new, sinks),
+            Some(head) => {
+                self.slots.insert(new);
+                // If they share a queue, it has more room now.
+                if !self.slots.slot(head).is_beyond() {
+                    self.unblock_from(head);
                 }
             }
         }
