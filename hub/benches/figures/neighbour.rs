@@ -4,6 +4,9 @@
 //! Two threads outside of the runtime publish, one for each key. The readers are tasks on two
 //! workers.
 
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc;
@@ -13,10 +16,12 @@ use std::time::{Duration, Instant};
 use futures::executor::block_on;
 use stream_demux_hub::Hub;
 use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::sync::mpsc as channel;
 use tokio::task::{JoinSet, spawn_blocking};
 
 use crate::fanout::run;
 use crate::measure::{Threads, percentile};
+use crate::picture::{Point, Series, render};
 
 const QUIET: u64 = 0;
 const HOT: u64 = 1;
@@ -29,8 +34,11 @@ const WARM_UP: usize = 5;
 /// that an item may come at any time between two flushes.
 const LONGEST_PAUSE: u64 = 5_000;
 
-/// The room of a broadcast channel: that of a hub and of a subscription, by default.
+/// The room of a channel: that of a subscription of a hub, by default.
 const ROOM: usize = 1_024;
+
+/// The room before the loop of `send`: that of a hub, by default.
+const ROOM_OF_LOOP: usize = 512;
 
 /// The subscriptions of the hot key.
 #[derive(Clone, Copy)]
@@ -99,10 +107,14 @@ impl Publisher {
     }
 
     /// Returns the number of items that it has published, and the time.
-    fn stop(self) -> (u64, Duration) {
+    ///
+    /// Waits on another thread: the publisher may wait for a task that only this worker can run next.
+    async fn stop(self) -> (u64, Duration) {
         self.is_stopped.store(true, Relaxed);
         let time = self.start.elapsed();
-        (self.thread.join().expect("the publisher did not panic"), time)
+        let thread = spawn_blocking(|| self.thread.join());
+        let count = thread.await.expect("it can be waited for");
+        (count.expect("the publisher did not panic"), time)
     }
 }
 
@@ -156,7 +168,7 @@ async fn hub(hot: Subscriptions) -> Found {
     });
     let publish = move |item| block_on(of_quiet.publish(QUIET, item)).expect("the hub is open");
     let delays = publish_quiet(publish, quiet_received).await;
-    let (published, time) = neighbour.stop();
+    let (published, time) = neighbour.stop().await;
     drop((hub, unread));
     let received = readers.join_all().await.into_iter().sum();
     Found { delays, published, time, received }
@@ -197,34 +209,141 @@ async fn broadcast(hot: Subscriptions) -> Found {
         quiet_topic.send(item).expect("there is a receiver");
     };
     let delays = publish_quiet(publish, quiet_received).await;
-    let (published, time) = neighbour.stop();
+    let (published, time) = neighbour.stop().await;
     let received = readers.join_all().await.into_iter().sum();
     Found { delays, published, time, received }
 }
 
-pub(crate) fn measure(rounds: usize) {
-    for (count, are_read) in [(1, true), (100, true), (500, true), (500, false)] {
-        let hot = Subscriptions { count, are_read };
-        let (mut ours, mut rival) = (Found::default(), Found::default());
-        for round in 0..rounds {
-            let hub_first = round % 2 == 0;
-            if hub_first {
-                ours.add(run(Threads::Two, move || hub(hot)));
+/// One task that takes the items of all keys from a channel, and sends each to the channels of the
+/// subscriptions of its key.
+async fn loop_of_send(hot: Subscriptions) -> Found {
+    let (queue, mut items) = channel::channel(ROOM_OF_LOOP);
+    let (to_quiet, mut quiet) = channel::channel::<Instant>(ROOM);
+    let (sender, quiet_received) = mpsc::channel();
+    tokio::spawn(async move {
+        while let Some(sent) = quiet.recv().await {
+            sender.send(sent.elapsed()).expect("the publisher waits");
+        }
+    });
+    let (mut senders, mut readers) = (Vec::new(), JoinSet::new());
+    for _ in 0..hot.count {
+        let (sender, mut items) = channel::channel(ROOM);
+        senders.push(sender);
+        readers.spawn(async move {
+            let mut received = 0;
+            while items.recv().await.is_some() {
+                received += 1;
             }
-            rival.add(run(Threads::Two, move || broadcast(hot)));
-            if !hub_first {
-                ours.add(run(Threads::Two, move || hub(hot)));
+            received
+        });
+    }
+    let subscriptions = HashMap::from([(QUIET, vec![to_quiet]), (HOT, senders)]);
+    tokio::spawn(async move {
+        while let Some((key, item)) = items.recv().await {
+            for subscription in &subscriptions[&key] {
+                subscription.send(item).await.expect("the reader is alive");
             }
         }
-        let read = if are_read { "that are read" } else { "that are not read" };
-        println!("delay beside a hot key with {count} subscriptions {read}, two threads");
-        for (name, found) in [("hub", &ours), ("broadcast per topic", &rival)] {
-            let (median, most) = (found.percentile(50), found.percentile(99));
-            let ratio = ours.percentile(50) / median;
-            let ratio =
-                if name == "hub" { String::new() } else { format!("   hub / this: {ratio:.2}") };
-            println!("    {name:<44} {median:>9.3} ms, 99 % {most:>9.3} ms{ratio}");
-            println!("    {:<44} {}", "", found.describe(hot));
+    });
+    let (of_hot, of_quiet, item) = (queue.clone(), queue, Instant::now());
+    let neighbour = Publisher::start(move || {
+        of_hot.blocking_send((HOT, item)).expect("the loop runs");
+    });
+    let publish = move |item| of_quiet.blocking_send((QUIET, item)).expect("the loop runs");
+    let delays = publish_quiet(publish, quiet_received).await;
+    let (published, time) = neighbour.stop().await;
+    let received = readers.join_all().await.into_iter().sum();
+    Found { delays, published, time, received }
+}
+
+#[derive(Clone, Copy)]
+enum Program {
+    Hub,
+    Broadcast,
+    LoopOfSend,
+}
+
+impl Program {
+    /// The loop waits for a subscription that is not read, for ever.
+    fn all(hot: Subscriptions) -> Vec<Self> {
+        if hot.are_read {
+            vec![Self::Hub, Self::Broadcast, Self::LoopOfSend]
+        } else {
+            vec![Self::Hub, Self::Broadcast]
         }
     }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Hub => "hub",
+            Self::Broadcast => "broadcast per topic",
+            Self::LoopOfSend => "a loop of send",
+        }
+    }
+
+    async fn run(self, hot: Subscriptions) -> Found {
+        match self {
+            Self::Hub => hub(hot).await,
+            Self::Broadcast => broadcast(hot).await,
+            Self::LoopOfSend => loop_of_send(hot).await,
+        }
+    }
+}
+
+/// Runs the programs in turn, each round beginning with another one, and prints what they reach.
+fn compare(hot: Subscriptions, rounds: usize) -> Vec<(Program, Found)> {
+    let mut all = Program::all(hot)
+        .into_iter()
+        .map(|program| (program, Found::default()))
+        .collect::<Vec<_>>();
+    for round in 0..rounds {
+        for place in 0..all.len() {
+            let index = (round + place) % all.len();
+            let (program, found) = &mut all[index];
+            let program = *program;
+            found.add(run(Threads::Two, move || program.run(hot)));
+        }
+    }
+    let read = if hot.are_read { "that are read" } else { "that are not read" };
+    println!("delay beside a hot key with {} subscriptions {read}, two threads", hot.count);
+    let of_hub = all[0].1.percentile(50);
+    for (index, (program, found)) in all.iter().enumerate() {
+        let (median, most) = (found.percentile(50), found.percentile(99));
+        let ratio = format!("   hub / this: {:.2}", of_hub / median);
+        let ratio = if index == 0 { "" } else { &ratio };
+        println!("    {:<44} {median:>9.3} ms, 99 % {most:>9.3} ms{ratio}", program.name());
+        println!("    {:<44} {}", "", found.describe(hot));
+    }
+    all
+}
+
+/// The loads of the picture: the subscriptions of the hot key.
+const COUNTS: [u64; 4] = [1, 10, 100, 500];
+
+/// Prints the delays. Returns those of the subscriptions that are read.
+fn print(rounds: usize) -> Vec<Series> {
+    let mut all = Vec::<Series>::new();
+    for count in COUNTS {
+        for (index, (program, found)) in
+            compare(Subscriptions { count, are_read: true }, rounds).into_iter().enumerate()
+        {
+            if all.len() == index {
+                all.push(Series { name: program.name(), points: Vec::new() });
+            }
+            let (median, most) = (found.percentile(50), found.percentile(99));
+            all[index].points.push(Point { load: count, median, most });
+        }
+    }
+    compare(Subscriptions { count: 500, are_read: false }, rounds);
+    all
+}
+
+pub(crate) fn measure(rounds: usize) {
+    print(rounds);
+}
+
+/// Measures, and draws a picture of the delays.
+pub(crate) fn draw(rounds: usize, to: &Path) -> io::Result<()> {
+    let title = "Delay of an item for a quiet key beside a hot key";
+    std::fs::write(to, render(title, "subscriptions of the hot key", &print(rounds)))
 }
