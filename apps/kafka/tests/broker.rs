@@ -94,7 +94,9 @@ impl Broker {
         let output = File::create(self.folder.join("output")).unwrap();
         let mut command = self.java("kafka.Kafka", &["server.properties"]);
         let errors = output.try_clone().unwrap();
-        let mut process = command.stdout(output).stderr(errors).spawn().unwrap();
+        // In its place at once, so that it ends with the test, whatever happens here.
+        let process = command.stdout(output).stderr(errors).spawn().unwrap();
+        let process = self.process.insert(process);
         let consumer: BaseConsumer = config(&self.address).create().unwrap();
         let deadline = Instant::now() + LONG;
         while consumer.fetch_metadata(None, Duration::from_secs(1)).is_err() {
@@ -103,7 +105,6 @@ impl Broker {
             assert!(ended.is_none(), "the broker has ended: {}", said());
             assert!(Instant::now() < deadline, "the broker does not answer: {}", said());
         }
-        self.process = Some(process);
     }
 
     fn kill(&mut self) {
