@@ -1,7 +1,7 @@
 //! [`Nats`]: publish/subscribe by NATS.
 //!
 //! The protocol is spoken here and not by the client library `async-nats`, for what a bridge
-//! promises cannot be built on it (0.46, and the same in 0.51): it reads its socket always, and drops
+//! promises cannot be built on it (read in 0.46 and 0.51): it reads its socket always, and drops
 //! messages when a queue is full; it connects again by itself; and it tells both by a queue that
 //! drops, too, beside the messages. So a gap could not be told in its place. Its `flush` does not
 //! wait for the server.
