@@ -458,6 +458,33 @@ where
     /// # drop(never_read);
     /// # }
     /// ```
+    ///
+    /// Subscribers on other terms still have something to read then. Wait for their tasks, but not for
+    /// one that hangs:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use stream_demux_hub::Hub;
+    /// use tokio::task::JoinSet;
+    /// use tokio::time::timeout;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let (hub, mut clients) = (Hub::new(), JoinSet::new());
+    /// let mut lines = hub.subscribe("tea");
+    /// clients.spawn(async move {
+    ///     while let Some(Ok(line)) = lines.recv().await {
+    ///         println!("{line}"); // or a socket that may be slow
+    ///     }
+    /// });
+    /// hub.publish("tea", "hello").await.unwrap();
+    ///
+    /// hub.shutdown(Duration::from_secs(5)).await;
+    /// if timeout(Duration::from_secs(5), clients.join_all()).await.is_err() {
+    ///     println!("some clients have not read everything");
+    /// }
+    /// # }
+    /// ```
     pub async fn shutdown(&self, patience: Duration) -> Report<K> {
         let shared = self.shared();
         shared.close();

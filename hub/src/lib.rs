@@ -6,7 +6,7 @@
 //! | you want | take |
 //! | --- | --- |
 //! | chat rooms, prices, notifications: each item for all that have subscribed to its key | [`Hub`]: [`publish`](Hub::publish) and [`subscribe`](Hub::subscribe) |
-//! | the same, written to sockets | [`Hub::attach_writer`]: an item is encoded once for all of them, and a slow socket costs the others nothing |
+//! | the same, written to sockets of one key each | [`Hub::attach_writer`]: an item is encoded once for all of them, and a slow socket costs the others nothing. A client with several keys reads a [`split`](Subscription::split) subscription |
 //! | the reply to a request | [`Hub::next`] |
 //! | the orders of a customer one after the other, customers side by side | [`for_each_by_key`]: a worker for each key of a stream, [a number of them at a time](Workers::concurrency) |
 //! | a position up to which everything is done, for a commit | [`Progress`] |

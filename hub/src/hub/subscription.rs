@@ -55,7 +55,9 @@ impl<K: Hash + Eq + Clone, V> Subscription<K, V> {
 
     /// Subscribes to one more key, on the same terms. Returns `false` if it is subscribed already.
     ///
-    /// Items that the same task publishes after this call are received. A key that has reached its
+    /// Items that the same task publishes after this call are received. With a
+    /// [replay](Terms::replay), the last items of the key come before them, also if it was subscribed
+    /// before and removed. A key that has reached its
     /// [limit](Terms::limit) is not subscribed any more, and its limit begins anew.
     pub fn add(&mut self, key: K) -> bool {
         if self.keys.topic() == Some(&key) {

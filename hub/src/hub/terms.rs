@@ -98,8 +98,8 @@ impl Terms {
     /// The hub must [keep](crate::Builder::replay) items for that. There are at most as many as it
     /// keeps and as the [buffer](Self::buffer) holds, and one under
     /// [`Conflate`](Overflow::Conflate). They do not count towards the [limit](Self::limit), nor in
-    /// [`Stats`](crate::Stats) as delivered. The hub clones each of them in one go. Attached sinks get
-    /// none.
+    /// [`Stats`](crate::Stats) as delivered. The hub clones each of them in one go. Attached sinks
+    /// and [writers](crate::Hub::attach_writer) get none.
     pub const fn replay(mut self, items: usize) -> Self {
         self.replay = items;
         self
