@@ -266,7 +266,11 @@ impl Builder {
     }
 
     /// Sets how long the bridge waits before it connects again; the default is 100 ms, doubled with
-    /// each attempt up to 5 seconds.
+    /// each attempt up to 2 seconds.
+    ///
+    /// There are two connections, one that listens and one that publishes, and each is made again by
+    /// itself. If the longest delay is as long as the [time-out](Self::publish_timeout) of `publish`, an item
+    /// may be given up although the engine has come back.
     ///
     /// Each delay is a random part of that, half of it at least. A connection that has lasted for
     /// twice the longest delay begins anew with the shortest.

@@ -17,7 +17,7 @@
 //!
 //! | | |
 //! | --- | --- |
-//! | the engine ends or the network breaks | the bridge connects again, after 100 ms at first and 5 s at last. Then each subscription gets a [`Gap`](Received::Gap) for each of its keys: after the last item of the old connection, and before the first of the new one |
+//! | the engine ends or the network breaks | the bridge connects again, after 100 ms at first and 2 s at last. Then each subscription gets a [`Gap`](Received::Gap) for each of its keys: after the last item of the old connection, and before the first of the new one |
 //! | the engine is silent | the same after four [heartbeats](Builder::heartbeat). If it goes on before, nothing is lost |
 //! | an item is published meanwhile | it waits for the connection until the [time-out](Builder::publish_timeout); the error says whether it may have been published |
 //! | a key is subscribed meanwhile | it waits for the connection, and is joined then, without a gap |

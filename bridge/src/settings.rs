@@ -22,6 +22,8 @@ pub(crate) struct Settings {
 /// * `heartbeat`: a silent connection is replaced after four of them, so a pause of the engine of
 ///   less than six seconds breaks nothing, and a cut is noticed within eight.
 /// * `connect_timeout`: two packets may be lost and sent again (1 s, 3 s).
+/// * `longest_delay`: less than half of `publish_timeout`, so that an item that is published when the
+///   engine is there again finds a connection in time.
 /// * `arrivals`: what a connection brings in a few milliseconds.
 impl Default for Settings {
     fn default() -> Self {
@@ -31,7 +33,7 @@ impl Default for Settings {
             connect_timeout: Duration::from_secs(5),
             heartbeat: Duration::from_secs(2),
             shortest_delay: Duration::from_millis(100),
-            longest_delay: Duration::from_secs(5),
+            longest_delay: Duration::from_secs(2),
             arrivals: 256 * 1_024,
         }
     }

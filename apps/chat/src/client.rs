@@ -58,7 +58,7 @@ async fn listen(
             }
             (Some("say"), Some(room), Some(text)) => {
                 let said = chat.publish(&format!("{PREFIX}{room}"), text.to_owned()).await;
-                said.map_err(|error| error.to_string())
+                said.map_err(|error| format!("{room}: {error}"))
             }
             _ => Err("say `join ROOM`, `leave ROOM` or `say ROOM TEXT`".to_owned()),
         };
