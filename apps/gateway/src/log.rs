@@ -5,7 +5,10 @@
 //! digits and punctuation is written as it is (`key=tea`), and any other in quotes, as a string
 //! literal (`key="a b\n"`). Then no text can end a line, begin a field or control a terminal.
 //!
-//! Nor can others fill the disk: a line that they can cause at will has a [`Limit`].
+//! Nor can others fill the disk: a line that they can cause at will has a [`Limit`]. And a reader of
+//! the log that stops holds up nothing: lines wait in a [queue](queue).
+
+mod queue;
 
 use std::fmt::{self, Debug, Write as _};
 use std::io::{self, Write};
@@ -23,6 +26,8 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt as lines};
+
+use queue::Queue;
 
 /// How many lines of a kind are written in an [`INTERVAL`].
 ///
@@ -86,12 +91,22 @@ pub async fn keep_limits() {
 pub fn start(filter: Targets, as_json: bool) {
     let layer = lines::layer().with_target(false);
     let layer = if as_json {
-        layer.json().with_writer(|| Ascii(io::stderr())).boxed()
+        layer.json().with_writer(|| Ascii(Queue)).boxed()
     } else {
-        layer.with_ansi(false).fmt_fields(Escaped).with_writer(io::stderr).boxed()
+        layer.with_ansi(false).fmt_fields(Escaped).with_writer(|| Queue).boxed()
     };
     tracing_subscriber::registry().with(layer.with_filter(filter)).init();
     std::panic::set_hook(Box::new(log_panic));
+}
+
+/// Ends the log: the last line says why the program has failed.
+pub fn end(error: Option<&dyn fmt::Display>) {
+    renew_limits();
+    if let Some(error) = error {
+        // It is written in one piece, or not at all.
+        let _ = Queue.write_all(format!("gateway: {error}\n").as_bytes());
+    }
+    queue::finish();
 }
 
 /// Logs a panic like any other event: what it says may come from outside, too.

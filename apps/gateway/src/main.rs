@@ -65,11 +65,13 @@ async fn main() -> ExitCode {
     log::start(config.log.clone(), config.log_json);
     tokio::spawn(log::keep_limits());
     let ended = gateway::run(config).await;
-    log::renew_limits();
     match ended {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            log::end(None);
+            ExitCode::SUCCESS
+        }
         Err(error) => {
-            eprintln!("gateway: {error}");
+            log::end(Some(&error));
             ExitCode::FAILURE
         }
     }

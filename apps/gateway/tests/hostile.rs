@@ -241,3 +241,35 @@ async fn the_limit_of_open_files_is_raised_or_named() {
     let (_, log) = soon("the end", gateway.wait()).await;
     assert!(log.contains("--max-connections needs more open files"), "{log}");
 }
+
+/// A full pipe blocks whoever writes to it. It takes 64 KiB, and a client that comes and goes makes two lines of
+/// more than 80 bytes.
+#[tokio::test]
+async fn log_that_nobody_reads_holds_up_nothing() {
+    let gateway = Gateway::start(&["--log", "debug"]).await;
+    for _ in 0..600 {
+        drop(gateway.connect().await);
+    }
+    let mut client = gateway.subscriber("tea").await;
+    gateway.publish("tea", "x").await;
+    assert_eq!(client.next().await["body"], "x");
+    gateway.terminate();
+    assert!(gateway.wait_without_reading().await.success());
+}
+
+#[tokio::test]
+async fn log_says_how_many_lines_were_left_out() {
+    let mut gateway = Gateway::start(&["--log", "debug"]).await;
+    // More than the pipe and the queue take.
+    for _ in 0..1_200 {
+        drop(gateway.connect().await);
+    }
+    let mut log = gateway.log();
+    let count = "lines were left out: the log was not read count=";
+    loop {
+        let line = soon("the count", log.next_line()).await.unwrap().expect("the log goes on");
+        if line.contains(count) {
+            break;
+        }
+    }
+}

@@ -9,9 +9,9 @@ use std::time::Duration;
 use futures::{SinkExt, StreamExt};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStderr, Command};
 use tokio::time::{Instant, timeout_at};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
@@ -78,6 +78,16 @@ impl Gateway {
     /// Sends SIGTERM.
     pub fn terminate(&self) {
         self.kill("-TERM");
+    }
+
+    /// Returns the lines of its log.
+    pub fn log(&mut self) -> Lines<BufReader<ChildStderr>> {
+        BufReader::new(self.process.stderr.take().unwrap()).lines()
+    }
+
+    /// Returns its exit status. Nobody reads its log.
+    pub async fn wait_without_reading(mut self) -> ExitStatus {
+        soon("the exit", self.process.wait()).await.unwrap()
     }
 
     /// Returns its exit status and its log.
