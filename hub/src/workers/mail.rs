@@ -266,33 +266,58 @@ impl<T> Mail<T> {
         self.revoked.load(Relaxed)
     }
 
-    /// Drops what waits and what comes, and counts it.
-    pub(super) fn revoke(&self) {
+    /// Takes what waits, and counts it and what comes as revoked. Runs no foreign code: that is left
+    /// to what it returns.
+    pub(super) fn revoke(&self) -> Killed<T> {
         self.is_revoked.store(true, Relaxed);
-        self.kill();
+        let killed = self.take_all();
+        self.count_revoked(killed.items.len() as u64);
+        killed
     }
 
     /// Drops what waits and what comes: no worker will read it.
     pub(super) fn kill(&self) {
+        let Killed { items, wakers } = self.take_all();
+        wakers.into_iter().flatten().for_each(Waker::wake);
+        self.drop_items(items);
+    }
+
+    fn take_all(&self) -> Killed<T> {
         self.is_over.store(true, Relaxed);
         let mut state = self.lock();
         state.is_ended = true;
         state.is_dead = true;
         let items = std::mem::take(&mut state.items);
         let input = self.settle(&mut state);
-        let reader = state.reader.take();
-        drop(state);
-        input.into_iter().chain(reader).for_each(Waker::wake);
-        self.drop_items(items);
+        Killed { items, wakers: [input, state.reader.take()] }
     }
 
     /// Drops items that no worker will take, and counts them if they were revoked.
     pub(super) fn drop_items(&self, items: impl IntoIterator<Item = T>) {
         let count = discard(items);
         if self.is_revoked.load(Relaxed) {
-            self.revoked.fetch_add(count, Relaxed);
-            self.office.revoked.fetch_add(count, Relaxed);
+            self.count_revoked(count);
         }
+    }
+
+    fn count_revoked(&self, items: u64) {
+        self.revoked.fetch_add(items, Relaxed);
+        self.office.revoked.fetch_add(items, Relaxed);
+    }
+}
+
+/// What is left of a mail that was revoked.
+#[must_use = "the wakers are to be woken"]
+pub(super) struct Killed<T> {
+    items: VecDeque<T>,
+    /// The input and the worker, if they wait.
+    wakers: [Option<Waker>; 2],
+}
+
+impl<T> Killed<T> {
+    pub(super) fn happen(self) {
+        self.wakers.into_iter().flatten().for_each(Waker::wake);
+        discard(self.items);
     }
 }
 

@@ -29,7 +29,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use super::guard::{discard, discard_panic};
-use super::mail::{Mail, MailSink, Office};
+use super::mail::{Killed, Mail, MailSink, Office};
 use super::outcome::{BoxError, WorkerError};
 use super::summary::Summary;
 
@@ -439,14 +439,15 @@ impl<K: Hash + Eq, T> Roster<K, T> {
             state.fill_places(self.max, &mut after);
         }
         state.rouse(&mut after);
-        drop(state);
         mails.extend(after.removed.iter().map(|entry| Arc::clone(&entry.mail)));
+        // Under the lock: when an entry is gone, its items are counted, so the counts at the end are
+        // the last ones.
+        let killed = mails.iter().map(|mail| mail.revoke()).collect::<Vec<_>>();
+        drop(state);
         // The key is free before the first await, so what is read from now on is for the next
         // worker.
         drop(leases);
-        for mail in &mails {
-            mail.revoke();
-        }
+        killed.into_iter().for_each(Killed::happen);
         after.happen();
         Revoked { mails, gone }
     }

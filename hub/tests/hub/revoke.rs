@@ -280,6 +280,45 @@ async fn mailbox_in_another_task_has_ended() {
     assert_eq!((summary.taken, summary.revoked, summary.lost()), (1, 4, 0));
 }
 
+/// The end may come in another thread while a revocation goes on: its items are counted by then.
+#[tokio::test(start_paused = true)]
+async fn items_are_counted_as_revoked_before_their_key_is_gone() {
+    type Handle = Arc<Mutex<Option<WorkersHandle<u32, Item>>>>;
+
+    /// Looks at the counts when it is dropped, if it has a handle.
+    struct Item(u32, Option<Handle>, Log);
+
+    impl Drop for Item {
+        fn drop(&mut self) {
+            let Some(handle) = self.1.take() else { return };
+            let handle = handle.lock().unwrap();
+            let handle = handle.as_ref().expect("it was set before");
+            self.2.say(format!("{} keys, {} lost", handle.workers(), handle.summary().lost()));
+        }
+    }
+
+    let log = Log::default();
+    let handle = Handle::default();
+    let (mut input, items) = mpsc::unbounded();
+    // The only place is taken by another key.
+    let run = for_each_by_key(
+        items,
+        |item: &Item| item.0,
+        Workers::new().max_workers(1),
+        |_, mut items| async move {
+            let _item = items.recv().await;
+            std::future::pending::<()>().await;
+        },
+    );
+    *handle.lock().unwrap() = Some(run.handle());
+    input.send(Item(1, None, log.clone())).await.unwrap();
+    settle().await;
+    input.send(Item(2, Some(Arc::clone(&handle)), log.clone())).await.unwrap();
+    settle().await;
+    assert_eq!(run.handle().revoke(&2).await, 1);
+    assert_eq!(log.take(), ["1 keys, 0 lost"]);
+}
+
 /// Items are taken once and in order or revoked, and no key has two workers at a time.
 #[test]
 fn keys_that_are_revoked_all_the_time_lose_nothing_else() {
