@@ -8,13 +8,14 @@
 //! ```
 //!
 //! Processor time of all threads, not time on the clock: the median of some rounds, and the median
-//! of the ratios in each round. `neighbour` measures delays, by the clock, and draws them with
-//! `--draw FILE`, a path from the folder of the package.
+//! of the ratios in each round. `neighbour` and `hot` measure delays, by the clock, and `--draw FILE`
+//! draws those of `neighbour`: a path from the folder of the package.
 
 #![expect(clippy::cast_precision_loss, reason = "times and counts are far below 2⁵³")]
 
 mod ends;
 mod fanout;
+mod hot;
 mod measure;
 mod neighbour;
 mod picture;
@@ -23,7 +24,7 @@ mod sockets;
 
 type Section = (&'static str, fn(usize));
 
-const SECTIONS: [Section; 13] = [
+const SECTIONS: [Section; 14] = [
     ("chat", programs::measure_chat),
     ("workers", programs::measure_workers),
     ("partitions", programs::measure_partitions),
@@ -36,6 +37,7 @@ const SECTIONS: [Section; 13] = [
     ("memory", ends::measure_memory),
     ("channels", ends::measure_channels),
     ("neighbour", neighbour::measure),
+    ("hot", hot::measure),
     ("sockets", sockets::measure),
 ];
 
