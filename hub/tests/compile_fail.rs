@@ -14,9 +14,12 @@ use tokio::sync::mpsc;
     &["stream_demux_hub", "futures", "tokio"],
     "
     let (sender, _) = mpsc::channel::<u32>(1);
-    let _ = sink::drain::<u32>().send(1);
-    let hub = Hub::new();
+    let hub = Hub::<u32, u32>::new();
     let _ = hub.attach(1, MpscSink::new(sender), Terms::new());
+    // The traits of `futures` are those of the hub: there may be builds with others.
+    let _ = hub.attach(1, sink::drain(), Terms::new());
+    let _ = for_each_by_key(stream::iter([1]), |n| *n, Workers::new(), |_, _| async {});
+    let _ = sink::drain::<u32>().send(1);
 ",
 );
 
