@@ -136,8 +136,11 @@ impl<D: Running<K, V>, K, V> Future for Task<D, K, V> {
         if self.shared.is_asked.load(Relaxed) {
             self.answer();
         }
-        self.shared.watchlist.sweep_if_due();
+        let has_more_to_sweep = self.shared.watchlist.sweep_if_due();
         self.is_busy = false;
+        if has_more_to_sweep && answer.is_pending() {
+            cx.waker().wake_by_ref();
+        }
         ready!(answer);
         self.end(Phase::Finished);
         Poll::Ready(())

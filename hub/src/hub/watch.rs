@@ -17,6 +17,10 @@ use crate::inbox::Bell;
 /// When so many watches are gone, it is worth to look for them: the list is locked for it.
 const WORTH_SWEEPING: usize = 64;
 
+/// How many entries are looked at in one turn. Each look may miss the cache, so this is at most some
+/// tens of microseconds, in which no other item is routed and a subscriber may wait for the lock.
+const SWEPT_AT_ONCE: usize = 1_024;
+
 /// Written by the sink only, so plain loads and stores suffice.
 #[derive(Debug)]
 pub(super) struct Watch {
@@ -85,11 +89,19 @@ impl Drop for Watch {
 /// The sinks that a hub may have to wait for.
 #[derive(Debug)]
 pub(super) struct Watchlist<K, V> {
-    list: Mutex<Vec<Watched<K, V>>>,
+    list: Mutex<List<K, V>>,
     /// How many that were in the list are gone, since the beginning.
     gone: Arc<AtomicUsize>,
-    /// At how many the task looks for them.
+    /// At how many the task looks for them. Only the task writes it.
     sweep_at: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct List<K, V> {
+    all: Vec<Watched<K, V>>,
+    /// How many at the front the task has yet to look at, and how many were gone when it began.
+    unseen: usize,
+    gone_before: usize,
 }
 
 #[derive(Debug)]
@@ -103,8 +115,9 @@ struct Watched<K, V> {
 
 impl<K, V> Watchlist<K, V> {
     pub(super) fn new() -> Self {
-        let (list, gone) = (Mutex::new(Vec::new()), Arc::new(AtomicUsize::new(0)));
-        Self { list, gone, sweep_at: AtomicUsize::new(WORTH_SWEEPING) }
+        let list = Mutex::new(List { all: Vec::new(), unseen: 0, gone_before: 0 });
+        let sweep_at = AtomicUsize::new(WORTH_SWEEPING);
+        Self { list, gone: Arc::default(), sweep_at }
     }
 
     /// Adds a sink to the list, which its watch is for.
@@ -117,38 +130,44 @@ impl<K, V> Watchlist<K, V> {
         watch.gone = Some(Arc::clone(&self.gone));
         let watch = Arc::new(watch);
         let new = Watched { member, watch: Arc::downgrade(&watch), inbox };
-        lock(&self.list).push(new);
+        lock(&self.list).all.push(new);
         watch
     }
 
-    /// Forgets sinks that are gone, if there are so many that it costs little for each of them. The
-    /// task calls it in each turn.
-    pub(super) fn sweep_if_due(&self) {
-        if self.gone.load(Relaxed) >= self.sweep_at.load(Relaxed) {
-            self.sweep();
-        }
+    /// Forgets some sinks that are gone, if there are so many that it costs little for each of them.
+    /// The task calls it in each turn. Returns `true` if there is more to look at.
+    pub(super) fn sweep_if_due(&self) -> bool {
+        self.gone.load(Relaxed) >= self.sweep_at.load(Relaxed) && self.sweep()
     }
 
     #[cold]
-    fn sweep(&self) {
-        let gone_before = self.gone.load(Relaxed);
-        let mut list = lock(&self.list);
+    fn sweep(&self) -> bool {
         // Keys are dropped after the lock is released.
         let mut swept = Vec::new();
-        let mut index = 0;
-        while let Some(watched) = list.get(index) {
-            if watched.watch.strong_count() == 0 {
-                swept.push(list.swap_remove(index));
-            } else {
-                index += 1;
+        let mut list = lock(&self.list);
+        let List { all, unseen, gone_before } = &mut *list;
+        if *unseen == 0 {
+            *unseen = all.len();
+            *gone_before = self.gone.load(Relaxed);
+        }
+        // From the end, so that what takes the place of another was looked at, or is new.
+        let end = unseen.saturating_sub(SWEPT_AT_ONCE);
+        while *unseen > end {
+            *unseen -= 1;
+            if all[*unseen].watch.strong_count() == 0 {
+                swept.push(all.swap_remove(*unseen));
             }
         }
-        let left = list.len();
-        list.shrink_to(2 * left);
+        let is_over = *unseen == 0;
+        if is_over {
+            let left = all.len();
+            all.shrink_to(2 * left);
+            // Next when half of these are gone: each of them then pays for looking at two.
+            self.sweep_at.store(*gone_before + WORTH_SWEEPING.max(left / 2), Relaxed);
+        }
         drop(list);
-        // Next when half of these are gone: each of them then pays for looking at two.
-        self.sweep_at.store(gone_before + WORTH_SWEEPING.max(left / 2), Relaxed);
         drop(swept);
+        !is_over
     }
 }
 
@@ -162,7 +181,7 @@ impl<K: Hash + Eq + Clone, V> Watchlist<K, V> {
             *counts.entry(member.clone()).or_default() += 1;
         }
         let mut hung = known;
-        let list = std::mem::take(&mut *lock(&self.list));
+        let list = std::mem::take(&mut lock(&self.list).all);
         for watched in &list {
             let Some(watch) = watched.watch.upgrade() else { continue };
             let gets_more = unread.contains(&watched.member.key);
@@ -177,10 +196,42 @@ impl<K: Hash + Eq + Clone, V> Watchlist<K, V> {
             }
         }
         // Sinks that were attached in the meantime come behind.
-        let mut all = lock(&self.list);
-        let newer = std::mem::replace(&mut *all, list);
-        all.extend(newer);
-        drop(all);
+        let mut now = lock(&self.list);
+        let newer = std::mem::replace(&mut now.all, list);
+        now.all.extend(newer);
+        drop(now);
         hung
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crowd_that_has_left_is_forgotten_in_steps_and_those_that_stay_are_kept() {
+        const CROWD: u64 = 10 * SWEPT_AT_ONCE as u64;
+        let list = Watchlist::<u64, u64>::new();
+        let add = |key| list.add(Member::new(key, 0), None, Watch::new(None));
+        let mut all = (0..CROWD).map(add).collect::<Vec<_>>();
+        assert!(!list.sweep_if_due(), "none is gone");
+        // Each third stays.
+        let mut key = 0;
+        all.retain(|_| {
+            key += 1;
+            key % 3 == 0
+        });
+        let mut steps = 1;
+        let mut late = None;
+        while list.sweep_if_due() {
+            late.get_or_insert_with(|| add(CROWD));
+            steps += 1;
+        }
+        assert_eq!(steps, 10);
+        assert!(!list.sweep_if_due(), "all that are gone are forgotten");
+        let left =
+            lock(&list.list).all.iter().map(|watched| watched.member.key).collect::<HashSet<_>>();
+        assert_eq!(left, (0..CROWD).filter(|key| key % 3 == 2).chain([CROWD]).collect());
+        assert_eq!(lock(&list.list).all.len(), left.len());
     }
 }
