@@ -89,6 +89,7 @@ pub async fn keep_limits() {
 
 /// Starts the log, also for panics.
 pub fn start(filter: Targets, as_json: bool) {
+    queue::start();
     let layer = lines::layer().with_target(false);
     let layer = if as_json {
         layer.json().with_writer(|| Ascii(Queue)).boxed()
@@ -100,7 +101,7 @@ pub fn start(filter: Targets, as_json: bool) {
 }
 
 /// Ends the log: the last line says why the program has failed.
-pub fn end(error: Option<&dyn fmt::Display>) {
+pub fn end(error: Option<&str>) {
     renew_limits();
     if let Some(error) = error {
         // It is written in one piece, or not at all.

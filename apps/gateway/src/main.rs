@@ -65,14 +65,6 @@ async fn main() -> ExitCode {
     log::start(config.log.clone(), config.log_json);
     tokio::spawn(log::keep_limits());
     let ended = gateway::run(config).await;
-    match ended {
-        Ok(()) => {
-            log::end(None);
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            log::end(Some(&error));
-            ExitCode::FAILURE
-        }
-    }
+    log::end(ended.as_ref().err().map(String::as_str));
+    if ended.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

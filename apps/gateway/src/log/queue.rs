@@ -1,11 +1,11 @@
 //! Lines that wait until standard error takes them.
 //!
-//! Whoever reads the log may stop, and a write to a full pipe blocks its thread: that of a task, or the one
-//! that handles signals. So a thread of its own writes. Lines for which there is no room are left
-//! out and counted.
+//! A program that reads the log may stop reading. A write to the full pipe then blocks its thread:
+//! that of a task, or the one that handles signals. So a thread of its own writes. Lines for which
+//! there is no room are left out and counted.
 //!
-//! This is not `tracing-appender`: when the program ends, that says on standard error that it could
-//! not write everything, which nobody reads either.
+//! This is not `tracing-appender`: when the program ends and not everything could be written, that
+//! says so on standard error, and so blocks there.
 
 use std::io::{self, Write};
 use std::sync::OnceLock;
@@ -39,7 +39,7 @@ pub struct Queue;
 
 impl Write for Queue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let queue = QUEUE.get_or_init(start);
+        let queue = QUEUE.get_or_init(open);
         if queue.try_send(Entry::Line(line.to_vec())).is_err() {
             LEFT_OUT.fetch_add(1, Relaxed);
         }
@@ -51,11 +51,16 @@ impl Write for Queue {
     }
 }
 
-fn start() -> SyncSender<Entry> {
+/// Starts the thread. Called before there are clients, who may use up what a thread needs.
+pub fn start() {
+    QUEUE.get_or_init(open);
+}
+
+fn open() -> SyncSender<Entry> {
     let (queue, lines) = sync_channel(ROOM);
     let name = "log".to_owned();
     let thread = thread::Builder::new().name(name).spawn(move || write_all(&lines));
-    thread.expect("a thread can be started before there are clients");
+    thread.expect("a thread can be started at the beginning");
     queue
 }
 
@@ -75,7 +80,7 @@ fn write_all(lines: &Receiver<Entry>) {
                 entry
             }
         };
-        // If standard error or the program has gone, nobody is left to tell.
+        // It fails if standard error is closed, or the end of the program has waited too long.
         match entry {
             Entry::Line(line) => {
                 let _ = to.write_all(&line);
