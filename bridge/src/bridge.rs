@@ -32,8 +32,8 @@ use crate::url::UrlError;
 /// handle is dropped, the subscriptions end after what the hub has read by then. Subscriptions do
 /// not keep a bridge alive.
 ///
-/// Items are bytes, and keys are the channels or subjects of the engine. A key is subscribed there while it has
-/// a subscriber in this process, once for all of them.
+/// Items are bytes, and keys are the channels or subjects of the engine. A key is subscribed there
+/// while it has a subscriber in this process, once for all of them.
 ///
 /// # Examples
 ///
@@ -269,8 +269,8 @@ impl Builder {
     /// each attempt up to 2 seconds.
     ///
     /// There are two connections, one that listens and one that publishes, and each is made again by
-    /// itself. If the longest delay is as long as the [time-out](Self::publish_timeout) of `publish`, an item
-    /// may be given up although the engine has come back.
+    /// itself. If the longest delay is as long as the [time-out](Self::publish_timeout) of `publish`,
+    /// an item may be given up although the engine has come back.
     ///
     /// Each delay is a random part of that, half of it at least. A connection that has lasted for
     /// twice the longest delay begins anew with the shortest.

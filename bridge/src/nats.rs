@@ -44,12 +44,14 @@ impl Nats {
         Ok(Self(Address::parse(url)?))
     }
 
+    fn broken(&self, error: &std::io::Error) -> Failure {
+        Failure::Broken(format!("cannot connect to {}: {error}", self.0).into())
+    }
+
     /// Introduces itself, and waits until the server has agreed.
     async fn greet(&self, socket: &mut Gate<TcpStream>) -> Result<(Info, BytesMut), Failure> {
         let address = &self.0;
-        let broken = |error: std::io::Error| -> Failure {
-            Failure::Broken(format!("cannot connect to {address}: {error}").into())
-        };
+        let broken = |error| self.broken(&error);
         let refused = |reason: &str| -> Failure {
             Failure::Refused(format!("cannot connect to {address}: {reason}").into())
         };
@@ -90,12 +92,9 @@ impl Engine for Nats {
         &self,
         subscriber: Option<Subscriber>,
     ) -> Result<Connection<NatsLine>, Failure> {
-        let address = &self.0;
-        let broken = |error: std::io::Error| {
-            Failure::Broken(format!("cannot connect to {address}: {error}").into())
-        };
-        let socket =
-            TcpStream::connect((address.host.as_str(), address.port)).await.map_err(broken)?;
+        let Address { host, port, .. } = &self.0;
+        let broken = |error| self.broken(&error);
+        let socket = TcpStream::connect((host.as_str(), *port)).await.map_err(broken)?;
         socket.set_nodelay(true).map_err(broken)?;
         let arrivals = subscriber.as_ref().map(|subscriber| Arc::clone(&subscriber.arrivals));
         let mut socket = Gate::new(socket, arrivals);
