@@ -38,7 +38,8 @@ pub async fn run(updates: impl Stream<Item = (u32, u64)> + Send + 'static, pause
             let mut screen = symbols(client).map(|symbol| (symbol, 0)).collect::<HashMap<_, _>>();
             let mut is_final = false;
             while !is_final {
-                // Asked first, so that nothing comes after the last look.
+                // Asked first, so that nothing comes after the last look. Acquire: pairs with the
+                // store after the last price.
                 is_final = table.is_final.load(Acquire);
                 for (&symbol, shown) in &mut screen {
                     let newest = table.get(symbol);
