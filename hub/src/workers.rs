@@ -78,8 +78,8 @@ const FLUSH_EVERY: usize = 4_096;
 ///   [backlog](Workers::backlog) of 16,384 items that all keys share. Only when that is full does the
 ///   input wait, so a worker that is slower than its items does not slow down the others until then.
 /// * At most [`concurrency`](Workers::concurrency) workers handle an item at a time, in turn.
-/// * At most [`max_workers`](Workers::max_workers) mailboxes, each with its worker, are in memory. If one more is needed, the worker
-///   that has been idle longest ends.
+/// * At most [`max_workers`](Workers::max_workers) mailboxes, each with its worker, are in memory. If
+///   one more is needed, the worker that has been idle longest ends.
 /// * **A worker that panics** is reported to [`on_panic`](Workers::on_panic) and counted in
 ///   [`Summary::panics`]. The item that it was working on is gone. What it has not read goes to a
 ///   new worker of the key, and other keys notice nothing.

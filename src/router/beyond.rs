@@ -89,7 +89,7 @@ where
         }
     }
 
-    /// The input no longer waits for a slot: it stops receiving, or all that it has fits its buffer.
+    /// The input no longer waits for a slot: it stops receiving, or all its items fit the buffer.
     pub(super) fn unblock_from(&mut self, id: SlotId) {
         if self.beyond.blocked_on == Some(id) {
             self.unblock();

@@ -7,7 +7,7 @@ use stream_demux::{Attach, Overflow};
 /// The terms of a subscription or an attached sink.
 ///
 /// By default up to 1,024 items may wait, and then the oldest is dropped: a slow subscriber loses
-/// items and holds up nobody.
+/// items and does not hold up the others.
 ///
 /// # Examples
 ///

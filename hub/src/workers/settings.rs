@@ -106,8 +106,7 @@ impl<K> Workers<K> {
     /// busy keys than this, the backlog fills, the input waits for that moment, and items come in
     /// bursts: choose a larger number.
     ///
-    /// The runtime needs its time driver: `enable_time` or
-    /// `enable_all`.
+    /// The runtime needs its time driver: `enable_time` or `enable_all`.
     pub fn max_workers(mut self, workers: usize) -> Self {
         self.max = workers;
         self
