@@ -27,11 +27,14 @@ pub(super) struct Items<K, V, St> {
     input: Option<Pin<Box<St>>>,
     /// The input is polled before the list.
     input_first: bool,
+    /// The list was empty when it was looked at last.
+    has_waited: bool,
 }
 
 impl<K, V, St: Stream<Item = (K, V)>> Items<K, V, St> {
     pub(super) fn new(shared: Arc<Shared<K, V>>, input: Option<St>) -> Self {
-        Self { shared, batch: VecDeque::new(), input: input.map(Box::pin), input_first: true }
+        let input = input.map(Box::pin);
+        Self { shared, batch: VecDeque::new(), input, input_first: true, has_waited: false }
     }
 
     /// How many items were published and are not yet routed, apart from those in the list.
@@ -49,12 +52,25 @@ impl<K, V, St: Stream<Item = (K, V)>> Items<K, V, St> {
         self.batch.iter().map(Message::key)
     }
 
+    /// Returns `true`, once, if several items have come since the list was found empty.
+    pub(super) fn has_several_after_wait(&mut self) -> bool {
+        let has_several = self.has_waited && self.shared.items.len() > 1;
+        if has_several {
+            self.has_waited = false;
+        }
+        has_several
+    }
+
     /// An item gives its room back when it leaves the batch, not when the batch is taken: an item
     /// that is published then waits for as many others as there is room for, and not for twice as
     /// many.
     fn poll_published(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message<K, V>>> {
-        if self.batch.is_empty() && !ready!(self.shared.items.poll_take(&mut self.batch, cx)) {
-            return Poll::Ready(None);
+        if self.batch.is_empty() {
+            let answer = self.shared.items.poll_take(&mut self.batch, cx);
+            self.has_waited = answer.is_pending();
+            if !ready!(answer) {
+                return Poll::Ready(None);
+            }
         }
         let message = self.batch.pop_front();
         if message.is_some() {

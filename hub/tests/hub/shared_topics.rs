@@ -53,6 +53,36 @@ async fn item_for_many_subscribers_is_stored_once() {
     assert_eq!(hub.subscribers(&"a").await, 1);
 }
 
+/// The task of the hub and those that are spawned run in the order in which they become ready.
+#[tokio::test(start_paused = true)]
+async fn several_items_let_other_publishers_run_before_a_reader_is_woken() {
+    let hub = Hub::new();
+    let mut reader = hub.subscribe("a");
+    settle().await;
+    let batches = tokio::spawn(async move {
+        let (mut batch, mut lengths) = (Vec::new(), Vec::new());
+        while reader.recv_many(&mut batch, 16).await > 0 {
+            lengths.push(batch.len());
+            batch.clear();
+        }
+        lengths
+    });
+    settle().await;
+    publish(&hub, [1, 2]).await;
+    let publisher = hub.clone();
+    tokio::spawn(async move { publish(&publisher, [3]).await });
+    settle().await;
+    // What is asked after that comes after the items, and a single item waits for nothing.
+    publish(&hub, [4, 5]).await;
+    assert_eq!(hub.stats().await.totals.received, 5);
+    publish(&hub, [6]).await;
+    let publisher = hub.clone();
+    tokio::spawn(async move { publish(&publisher, [7]).await });
+    settle().await;
+    hub.shutdown(SECOND).await;
+    assert_eq!(batches.await.unwrap(), [3, 2, 1, 1]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn counts_are_those_of_subscribers() {
     let hub = Hub::new();
