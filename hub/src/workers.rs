@@ -7,7 +7,7 @@
 //! ├── handle        a clonable handle that revokes keys
 //! ├── outcome       what a worker may return
 //! ├── router        the task of the demux; spawns workers, and ends idle ones for others
-//! ├── gate          the input, which waits while the backlog is full; the ticks
+//! ├── streams       the input, which waits while the backlog is full; the ticks
 //! ├── roster        which keys have a worker, wait for one, or are to lose it
 //! ├── task          the task of a key: one worker after the other, and their panics
 //! ├── mailbox       what a worker reads
@@ -18,7 +18,6 @@
 //! ```
 
 mod backlog;
-mod gate;
 mod guard;
 mod handle;
 mod mail;
@@ -27,6 +26,7 @@ mod outcome;
 mod roster;
 mod router;
 mod settings;
+mod streams;
 mod summary;
 mod task;
 mod turns;
@@ -47,7 +47,6 @@ use tokio::time::{Instant, timeout};
 use crate::bounds::InputStream;
 use crate::hub::ticks;
 use backlog::Backlog;
-use gate::{Gate, Ticks};
 pub use handle::WorkersHandle;
 use mail::Office;
 pub use mailbox::Mailbox;
@@ -56,6 +55,7 @@ pub use outcome::{WorkerError, WorkerOutput};
 use roster::{Roster, Start, Unfinished};
 use router::Router;
 pub use settings::Workers;
+use streams::{KeyedInput, Ticks};
 pub use summary::Summary;
 use turns::{Turn, Turns};
 
@@ -163,7 +163,7 @@ where
     // The tick that follows an item does not count, so one less than for another time-out.
     let idle_ticks = idle_timeout.map_or(0, |idle| (ticks(idle, tick_of(idle)) - 1).max(1));
     let entered = Arc::clone(&roster);
-    let demux = Gate::new(input, key, Arc::clone(&roster))
+    let demux = KeyedInput::new(input, key, Arc::clone(&roster))
         .demux_by_ref(|(key, _)| key, Ticks::new(tick))
         .idle_timeout(idle_ticks)
         .flush_every(FLUSH_EVERY)

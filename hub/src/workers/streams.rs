@@ -1,4 +1,4 @@
-//! The streams that the demux of the workers reads: [`Gate`] and [`Ticks`].
+//! The streams that the demux of the workers reads: [`KeyedInput`] and [`Ticks`].
 
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -16,20 +16,20 @@ use super::roster::Roster;
 /// The input, each item with its key, until it ends or is not to be read any more.
 ///
 /// It is not read while the backlog is full.
-pub(super) struct Gate<K, St: Stream, F> {
+pub(super) struct KeyedInput<K, St: Stream, F> {
     input: Option<Pin<Box<St>>>,
     /// Called once for each item.
     key: F,
     roster: Arc<Roster<K, St::Item>>,
 }
 
-impl<K, St: Stream, F> Gate<K, St, F> {
+impl<K, St: Stream, F> KeyedInput<K, St, F> {
     pub(super) fn new(input: St, key: F, roster: Arc<Roster<K, St::Item>>) -> Self {
         Self { input: Some(Box::pin(input)), key, roster }
     }
 }
 
-impl<K, St: Stream, F: Fn(&St::Item) -> K> Stream for Gate<K, St, F> {
+impl<K, St: Stream, F: Fn(&St::Item) -> K> Stream for KeyedInput<K, St, F> {
     type Item = (K, St::Item);
 
     #[inline]
@@ -61,7 +61,7 @@ impl<K, St: Stream, F: Fn(&St::Item) -> K> Stream for Gate<K, St, F> {
     }
 }
 
-impl<K, St: Stream, F> Unpin for Gate<K, St, F> {}
+impl<K, St: Stream, F> Unpin for KeyedInput<K, St, F> {}
 
 /// The orders: a tick now and then, if idle workers are to end.
 pub(super) struct Ticks<K, T> {
