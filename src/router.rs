@@ -154,7 +154,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     }
 
     pub(crate) fn blocked_on(&self) -> Option<Recipient<'_, K>> {
-        Some(self.slots.recipient(self.beyond.blocked_on?))
+        Some(self.slots.recipient(self.beyond.blocked_on()?))
     }
 }
 
@@ -162,7 +162,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
 impl<K, S, V, H, B> Router<K, S, V, H, B> {
     pub(crate) fn begin_turn(&mut self) {
         self.slots.begin_turn();
-        self.beyond.polled.clear();
+        self.beyond.begin_turn();
     }
 
     /// Returns `true` if items may be routed: the input is not over, no sink holds it up, and no

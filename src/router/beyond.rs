@@ -17,7 +17,7 @@
 
 use alloc::vec::Vec;
 use core::hash::{BuildHasher, Hash};
-use core::iter;
+use core::{iter, mem};
 
 use futures_sink::Sink;
 
@@ -58,14 +58,37 @@ pub(super) struct FullQueue {
 #[derive(Default)]
 pub(super) struct Beyond {
     /// The slot that `Hooks::blocked` was called for last, until `Hooks::unblocked` is.
-    pub(super) blocked_on: Option<SlotId>,
+    blocked_on: Option<SlotId>,
     /// The gate was closed at the end of a turn since the last tick.
-    pub(super) was_closed: bool,
-    /// The sinks that were in doubt and were polled in this turn: a wake of them is left for the
-    /// next one. At most [`POLLS`].
-    pub(super) polled: Vec<SlotId>,
+    was_closed: bool,
+    /// The sinks that were in doubt and were polled in this turn. At most [`POLLS`].
+    polled: Vec<SlotId>,
     /// How many comparisons were made that no allowance has paid for.
     comparisons: usize,
+}
+
+impl Beyond {
+    /// A turn begins: no sink in doubt was polled in it yet.
+    pub(super) fn begin_turn(&mut self) {
+        self.polled.clear();
+    }
+
+    /// The slot that the input waits for, as the hooks were told.
+    pub(super) fn blocked_on(&self) -> Option<SlotId> {
+        self.blocked_on
+    }
+
+    /// Returns `true` if a sink was in doubt and was polled in this turn: a wake of it is left for
+    /// the next one.
+    pub(super) fn was_polled(&self, id: SlotId) -> bool {
+        self.polled.contains(&id)
+    }
+
+    /// A tick was read: a unit of time is over. Returns `true` if the gate was closed at the end of
+    /// a turn in it.
+    pub(super) fn end_unit(&mut self) -> bool {
+        mem::take(&mut self.was_closed)
+    }
 }
 
 impl<K, S, V, H, B> Router<K, S, V, H, B>

@@ -44,7 +44,7 @@ where
             sinks.spend();
             // Stale wake: the slot is vacant.
             let Some(mut slot) = self.slots.get_mut(id) else { continue };
-            if by_sink && self.beyond.polled.contains(&id) {
+            if by_sink && self.beyond.was_polled(id) {
                 self.slots.ready().fire(id); // for the next turn
                 continue;
             }

@@ -1,7 +1,6 @@
 //! What a tick does: time-outs expire, one slot after the other, and lingering flushes become due.
 
 use core::hash::{BuildHasher, Hash};
-use core::mem;
 
 use futures_sink::Sink;
 
@@ -19,7 +18,7 @@ where
 {
     /// One unit of time has passed.
     pub(super) fn tick(&mut self) {
-        let was_closed = mem::take(&mut self.beyond.was_closed);
+        let was_closed = self.beyond.end_unit();
         self.slots.tick(was_closed);
     }
 
