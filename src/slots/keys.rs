@@ -70,7 +70,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.store.head(key, true, &self.hasher)
+        self.store.head(key, &self.hasher, Slot::receives)
     }
 
     /// How many slots receive under a key.
@@ -102,7 +102,7 @@ where
     where
         K: Hash + Eq,
     {
-        self.store.head(key, false, &self.hasher)
+        self.store.head(key, &self.hasher, |slot| !slot.receives())
     }
 
     /// The slot that receives items with the key of another slot; the head, if there are several.
@@ -192,7 +192,8 @@ where
     fn place(&mut self, mut slot: Slot<K, S>) {
         let id = slot.id();
         let receives = slot.receives();
-        let head = self.store.head(slot.key(), receives, &self.hasher);
+        let is_beside = |other: &Slot<K, S>| other.receives() == receives;
+        let head = self.store.head(slot.key(), &self.hasher, is_beside);
         slot.set_head(head.is_none());
         self.store.insert(slot, &self.hasher);
         if let Some(head) = head {

@@ -128,21 +128,21 @@ impl<K, S> Store<K, S> {
         self.table.find_mut(hasher.hash_one(key), |slot| slot.key().borrow() == key)
     }
 
-    /// The head of the slots with this key that receive, or of those that are leaving.
+    /// The head of the slots with this key that receive, or of those that are leaving: the one for
+    /// which `is_meant` returns `true`.
     pub(super) fn head<Q>(
         &self,
         key: &Q,
-        receives: bool,
         hasher: &impl BuildHasher,
+        is_meant: impl Fn(&Slot<K, S>) -> bool,
     ) -> Option<SlotId>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let is_meant = |slot: &Slot<K, S>| {
-            slot.is_head() && slot.receives() == receives && slot.key().borrow() == key
-        };
-        Some(self.table.find(hasher.hash_one(key), is_meant)?.id())
+        let is_found =
+            |slot: &Slot<K, S>| slot.is_head() && is_meant(slot) && slot.key().borrow() == key;
+        Some(self.table.find(hasher.hash_one(key), is_found)?.id())
     }
 
     /// Removes the slot with an id. If it is a head, `heir` takes its place, whose key is the same.
