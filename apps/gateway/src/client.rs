@@ -514,7 +514,7 @@ mod tests {
     use crate::budget::Budget;
     use crate::config::Config;
     use crate::hooks::GatewayHooks;
-    use crate::message::{Message, PLANTED};
+    use crate::message::{Delivery, Message, PLANTED, Verdict};
     use crate::router::{self, Input};
     use crate::source::Source;
     use crate::subscription::Registry;
@@ -576,7 +576,11 @@ mod tests {
         }
 
         async fn publish(&self, key: &str) {
-            let message = Message::of(key.into(), b"x", false, None);
+            self.deliver(key, None).await;
+        }
+
+        async fn deliver(&self, key: &str, delivery: Option<Delivery>) {
+            let message = Message::of(key.into(), b"x", false, delivery);
             assert_eq!(self.input.send(message).await, Ok(()));
         }
 
@@ -640,7 +644,10 @@ mod tests {
             let mut client = site.subscriber(request).await;
             if since.is_null() {
                 until(&mut client, "subscribed").await;
-                site.publish(PLANTED).await;
+                let (fates, mut received) = mpsc::unbounded_channel();
+                site.deliver(PLANTED, Some(Delivery::new(1, false, fates))).await;
+                // Not requeued: it would end the client each time that it returns.
+                assert_eq!(received.recv().await.map(|fate| fate.verdict), Some(Verdict::Lost));
             }
             until_gone(client).await;
             site.until_connected(1).await;

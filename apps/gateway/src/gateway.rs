@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::future::{self, OptionFuture};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{Semaphore, mpsc};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -158,10 +158,10 @@ pub async fn run(config: Config) -> Result<(), String> {
         () = &mut demo => {}
         // None of them ends by itself, except by a panic. A gateway that goes on without one would look
         // healthy and do nothing.
-        died = &mut routing => return Err(format!("routing has ended: {died:?}")),
-        died = &mut serving => return Err(format!("serving has ended: {died:?}")),
+        died = &mut routing => return Err(failed(&gateway, "routing", &died)),
+        died = &mut serving => return Err(failed(&gateway, "serving", &died)),
         Some(died) = OptionFuture::from(consuming.as_mut()) => {
-            return Err(format!("consuming has ended: {died:?}"));
+            return Err(failed(&gateway, "consuming", &died));
         }
     }
 
@@ -183,6 +183,13 @@ pub async fn run(config: Config) -> Result<(), String> {
     }
     log_totals(&gateway);
     Ok(())
+}
+
+/// Returns the error of a part that has ended. Clients are disconnected next, because of the gateway:
+/// what they have not got is requeued, as when it is told to stop.
+fn failed(gateway: &Gateway, part: &str, died: &Result<(), JoinError>) -> String {
+    gateway.board.drain();
+    format!("{part} has ended: {died:?}")
 }
 
 fn log_totals(gateway: &Gateway) {

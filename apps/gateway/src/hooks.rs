@@ -96,8 +96,9 @@ impl Hooks<Key, Message, Gone> for GatewayHooks {
             if let Some(terms) = terms {
                 terms.count_loss(why != Discarded::NotAdmitted || terms.was_full());
             }
+        } else {
+            message.lose(); // the connection has ended
         }
-        // Otherwise the connection broke. The message is not settled, so the broker redelivers it.
     }
 
     fn blocked(&mut self, on: Recipient<'_, Key>) {

@@ -1,10 +1,14 @@
 //! A message, its copies, and when it is acknowledged.
 //!
 //! A copy is [settled](Message::settle) when it was flushed to a socket, discarded by policy, or
-//! had no subscription. A copy that is only dropped is not settled: its client's connection broke,
-//! or the gateway stops or panics. When the last copy is dropped, the message is acknowledged if
-//! all copies were settled, and requeued otherwise. So a missing call to `settle` leads to a
-//! redelivery, not to a loss.
+//! had no subscription, and [lost](Message::lose) when its client's connection ended first. A copy
+//! that is only dropped is neither: the gateway stops or panics. When the last copy is dropped, the
+//! message is requeued if one copy was only dropped. So a missing call leads to a redelivery, not to
+//! a loss.
+//!
+//! A message is not requeued for a lost copy, unless the gateway is stopping: the client has no
+//! subscription any more that could get it, and all others would get it again. Otherwise a client
+//! that breaks its connection again and again makes the others hear a message each time.
 
 use std::borrow::Cow;
 use std::io;
@@ -33,7 +37,15 @@ pub const PLANTED: &str = "planted";
 /// One copy of a message. Copies share the contents.
 pub struct Message {
     shared: Arc<Shared>,
-    settled: bool,
+    end: End,
+}
+
+/// What has become of a copy.
+#[derive(Clone, Copy, PartialEq)]
+enum End {
+    Unknown,
+    Settled,
+    Lost,
 }
 
 struct Shared {
@@ -79,7 +91,10 @@ enum Form {
 pub struct Delivery {
     tag: u64,
     redelivered: bool,
+    /// A copy was dropped without an outcome.
     again: AtomicBool,
+    /// A copy was lost with the connection of its client.
+    lost: AtomicBool,
     fates: mpsc::UnboundedSender<Fate>,
 }
 
@@ -92,7 +107,9 @@ pub struct Fate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     Acknowledge,
-    /// A client may not have received it: requeue.
+    /// The connection of a client ended first: acknowledge, or requeue if the gateway is stopping.
+    Lost,
+    /// The gateway may not have handled it: requeue.
     Repeat,
     /// The message cannot be used: reject.
     Refuse,
@@ -121,7 +138,7 @@ impl Message {
     }
 
     fn from(shared: Shared) -> Self {
-        Self { shared: Arc::new(shared), settled: false }
+        Self { shared: Arc::new(shared), end: End::Unknown }
     }
 
     /// Sets the position. Has an effect only before the message is cloned.
@@ -176,7 +193,12 @@ impl Message {
 
     /// Marks this copy as delivered, or as not to be delivered.
     pub fn settle(mut self) {
-        self.settled = true;
+        self.end = End::Settled;
+    }
+
+    /// Marks this copy as lost: its client's connection ended before it was delivered.
+    pub fn lose(mut self) {
+        self.end = End::Lost;
     }
 
     /// Returns the message as JSON.
@@ -202,17 +224,19 @@ impl Message {
 
 impl Clone for Message {
     fn clone(&self) -> Self {
-        Self { shared: Arc::clone(&self.shared), settled: false }
+        Self { shared: Arc::clone(&self.shared), end: End::Unknown }
     }
 }
 
 impl Drop for Message {
     fn drop(&mut self) {
-        if let Some(delivery) = &self.shared.delivery
-            && !self.settled
-        {
+        if let Some(delivery) = &self.shared.delivery {
             // The drop of the last copy sees it, as the reference count orders it.
-            delivery.again.store(true, Relaxed);
+            match self.end {
+                End::Settled => {}
+                End::Lost => delivery.lost.store(true, Relaxed),
+                End::Unknown => delivery.again.store(true, Relaxed),
+            }
         }
     }
 }
@@ -330,7 +354,13 @@ fn escaped_length(byte: u8) -> usize {
 
 impl Delivery {
     pub fn new(tag: u64, redelivered: bool, fates: mpsc::UnboundedSender<Fate>) -> Self {
-        Self { tag, redelivered, again: AtomicBool::new(false), fates }
+        Self {
+            tag,
+            redelivered,
+            again: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
+            fates,
+        }
     }
 }
 
@@ -338,7 +368,13 @@ impl Drop for Delivery {
     fn drop(&mut self) {
         // The receiver is gone if the connection to the broker is: the broker then redelivers by
         // itself.
-        let verdict = if *self.again.get_mut() { Verdict::Repeat } else { Verdict::Acknowledge };
+        let verdict = if *self.again.get_mut() {
+            Verdict::Repeat
+        } else if *self.lost.get_mut() {
+            Verdict::Lost
+        } else {
+            Verdict::Acknowledge
+        };
         let _ = self.fates.send(Fate { tag: self.tag, verdict });
     }
 }
@@ -368,6 +404,18 @@ mod tests {
         let (message, mut received) = delivered();
         drop(message.clone());
         message.settle();
+        assert!(matches!(received.try_recv(), Ok(Fate { tag: 7, verdict: Verdict::Repeat })));
+    }
+
+    #[test]
+    fn a_copy_that_is_lost_with_its_connection_is_told_apart() {
+        let (message, mut received) = delivered();
+        message.clone().lose();
+        message.settle();
+        assert!(matches!(received.try_recv(), Ok(Fate { tag: 7, verdict: Verdict::Lost })));
+        let (message, mut received) = delivered();
+        message.clone().lose();
+        drop(message);
         assert!(matches!(received.try_recv(), Ok(Fate { tag: 7, verdict: Verdict::Repeat })));
     }
 

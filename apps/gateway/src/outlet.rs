@@ -222,7 +222,7 @@ impl Outlet {
         self.waiting.was_woken.swap(false, Relaxed)
     }
 
-    /// Closes the connection. Unflushed messages are not settled.
+    /// Closes the connection. Unflushed messages are lost.
     pub fn end(&self) {
         self.lock().end();
         self.waiting.wake_all();
@@ -233,7 +233,7 @@ impl Socket {
     fn end(&mut self) {
         self.web = None;
         self.output.clear();
-        self.unflushed = Vec::new();
+        std::mem::take(&mut self.unflushed).into_iter().for_each(Message::lose);
     }
 
     fn web(&mut self) -> Result<&mut WebSocket, axum::Error> {
@@ -275,18 +275,21 @@ impl Socket {
         Poll::Ready(Ok(()))
     }
 
+    /// Sends a message. If that fails or panics, the message is lost with the connection: repeated,
+    /// it would fail again each time its client has returned, and all others would get it again.
     fn send(&mut self, message: Message, binary: bool) -> Result<(), axum::Error> {
+        self.bytes += message.size();
+        self.is_dirty = true;
+        let last = self.unflushed.len();
+        self.unflushed.push(message);
+        let message = &self.unflushed[last];
         let frame = if binary {
             let binary = message.binary();
             Frame::Binary(binary.ok_or_else(|| axum::Error::new(Malformed))?)
         } else {
             Frame::Text(message.frame())
         };
-        self.bytes += message.size();
-        self.web()?.start_send_unpin(frame)?;
-        self.unflushed.push(message);
-        self.is_dirty = true;
-        Ok(())
+        self.web()?.start_send_unpin(frame)
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), axum::Error>> {

@@ -10,8 +10,8 @@
 //! `consumer_timeout` (30 minutes), and redelivers all others of the channel with it. So a message is
 //! [overdue](Ages) before that, after `--ack-timeout`. If the policy drops messages for slow clients,
 //! an overdue one is acknowledged although clients still wait for it. They still get it; what they
-//! lose is that it is redelivered if the gateway or their connection ends first. With `wait` no message
-//! may be lost, and the client that holds up the others most is disconnected instead.
+//! lose is that it is redelivered if the gateway ends first. With `wait` no message may be lost, and
+//! the client that holds up the others most is disconnected instead.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -75,23 +75,24 @@ pub async fn settle(
         }
         let is_settled = !fates.is_empty(); // not at a tick alone
         let mut nacks = Vec::new();
-        for Fate { tag, mut verdict } in fates.drain(..) {
+        for Fate { tag, verdict } in fates.drain(..) {
             if runs.given_up.remove(&tag) {
                 continue; // acknowledged before
             }
             runs.close(tag);
-            // A client whose connection broke gets it from the history, and others do not get it
-            // again. When the gateway stops, the history is lost.
-            if verdict == Verdict::Repeat && board.history.is_some() && !board.is_draining() {
-                verdict = Verdict::Acknowledge;
-            }
-            let requeue = verdict == Verdict::Repeat;
-            if verdict == Verdict::Acknowledge {
-                runs.settled.push(tag);
-            } else {
+            let requeue = match verdict {
+                Verdict::Acknowledge => None,
+                // When the gateway stops, the client gets it from the next one.
+                Verdict::Lost => board.is_draining().then_some(true),
+                Verdict::Repeat => Some(true),
+                Verdict::Refuse => Some(false),
+            };
+            if let Some(requeue) = requeue {
                 let count = if requeue { &board.requeued } else { &board.refused };
                 count.inc();
                 nacks.push(channel.basic_nack(tag, BasicNackOptions { requeue, multiple: false }));
+            } else {
+                runs.settled.push(tag);
             }
         }
         if let Some(tag) = overdue

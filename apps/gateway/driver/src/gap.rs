@@ -17,6 +17,7 @@ use tokio_tungstenite::tungstenite::Message as Frame;
 use crate::client::{self, Socket};
 use crate::publish;
 use crate::script::{Site, ask};
+use crate::stats;
 
 /// How long the gateway may take to notice what an operator has done, and to repair it.
 const REPAIR: Duration = Duration::from_secs(180);
@@ -30,6 +31,15 @@ const HELD: Duration = Duration::from_secs(3);
 
 /// Messages for a client that does not read.
 const UNREAD: usize = 60;
+
+/// How often a client resets its connection, what it does not read before, and the messages that wait
+/// for it then and that others have heard. All fit into its share, which is 128 messages.
+const RESETS: u64 = 10;
+const CLOG: usize = 15;
+const BEHIND: u64 = 10;
+
+/// How long the gateway may take to settle what it has received.
+const SETTLED: Duration = Duration::from_secs(60);
 
 #[derive(Debug, clap::Args)]
 pub struct Gap {
@@ -59,6 +69,10 @@ enum Case {
     Redeclared,
     /// The connection of one client is reset while it does not read
     Reset,
+    /// A client that does not read resets its connection again and again; without `--history`
+    Clogged,
+    /// A client that does not read resets its connection while the gateway stops; without `--history`
+    Stopped,
     /// The gateway is killed while the broker has not read all that it has sent: a relay keeps back
     /// that a key is unbound, and a client subscribes to the key at the next gateway
     Late,
@@ -86,6 +100,8 @@ impl Gap {
                 Case::Unbound => self.unbound().await,
                 Case::Redeclared => self.redeclared().await,
                 Case::Reset => self.reset().await,
+                Case::Clogged => self.clogged().await,
+                Case::Stopped => self.stopped().await,
                 Case::Late => self.late().await,
             }
         });
@@ -289,6 +305,100 @@ impl Gap {
         client.until("subscribed").await
     }
 
+    /// Others hear each message once, in order, and lose none to the rate.
+    async fn clogged(&self) -> Result<(), String> {
+        let mut other = self.subscribed("tea").await?;
+        for round in 0..RESETS {
+            let clogged = self.clog().await?;
+            let first = round * BEHIND + 1;
+            for number in first..first + BEHIND {
+                self.post("tea", number.to_string()).await?;
+                other.hears_next(number).await?;
+            }
+            reset(clogged)?;
+        }
+        self.until_settled().await?;
+        self.post("tea", (RESETS * BEHIND + 1).to_string()).await?;
+        other.hears_next(RESETS * BEHIND + 1).await?;
+        for name in ["gateway_requeued_total", "gateway_redelivered_total"] {
+            let count = stats::counter(&self.site.gateway, name).await?;
+            if count > 0 {
+                return Err(format!("{name} is {count}"));
+            }
+        }
+        println!("  {RESETS} resets: the other client hears each message once");
+        Ok(())
+    }
+
+    /// What waits for a client when the gateway stops is redelivered to the next gateway.
+    async fn stopped(&self) -> Result<(), String> {
+        let clogged = self.clog().await?;
+        self.post("tea", "1".to_owned()).await?;
+        let leaving = async {
+            while stats::stats(&self.site.gateway).await?["draining"] != true {
+                sleep(Duration::from_millis(50)).await;
+            }
+            reset(clogged)
+        };
+        let (stopped, left) = tokio::join!(ask("stop gateway"), leaving);
+        stopped.and(left)?;
+        ask("start gateway").await?;
+        let mut client = self.subscriber("tea").await?;
+        self.post("tea", "2".to_owned()).await?;
+        loop {
+            let value = client.next().await?;
+            match (value["type"].as_str(), value["body"].as_str()) {
+                (Some("subscribed"), _) => {}
+                (Some("message"), Some("1")) if value["redelivered"] == true => break,
+                _ => return Err(format!("expected message 1 again, got {value:.100}")),
+            }
+        }
+        println!("  stopped: what waited for a client is redelivered");
+        Ok(())
+    }
+
+    /// Returns a client that has subscribed to two keys and does not read, and for which more waits
+    /// than the buffers hold.
+    async fn clog(&self) -> Result<Socket, String> {
+        let mut socket =
+            client::subscriber(&self.site.gateway, Some(4096), ["junk", "tea"]).await?;
+        let mut unconfirmed = 2;
+        while unconfirmed > 0 {
+            if client::next(&mut socket).await?["type"] == "subscribed" {
+                unconfirmed -= 1;
+            }
+        }
+        for _ in 0..CLOG {
+            self.post("junk", "x".repeat(60_000)).await?;
+        }
+        Ok(socket)
+    }
+
+    async fn post(&self, key: &str, body: String) -> Result<(), String> {
+        let http = reqwest::Client::new();
+        publish::post_one(&http, &self.site.gateway, key, body.into_bytes(), true).await?;
+        Ok(())
+    }
+
+    /// Waits until the gateway has settled all that it has received.
+    async fn until_settled(&self) -> Result<(), String> {
+        let start = Instant::now();
+        loop {
+            let mut settled = 0;
+            for name in ["gateway_acknowledged_total", "gateway_requeued_total"] {
+                settled += stats::counter(&self.site.gateway, name).await?;
+            }
+            let received = stats::counter(&self.site.gateway, "gateway_received_total").await?;
+            if settled == received {
+                return Ok(());
+            }
+            if start.elapsed() > SETTLED {
+                return Err(format!("{settled} of {received} messages are settled"));
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
     async fn late(&self) -> Result<(), String> {
         let mut client = self.subscribed("tea").await?;
         self.publish("tea", 1..=3).await?;
@@ -436,6 +546,13 @@ impl Gap {
     }
 }
 
+/// Ends a connection so that what its buffers hold is dropped.
+fn reset(socket: Socket) -> Result<(), String> {
+    let set = socket.get_ref().set_zero_linger();
+    drop(socket);
+    set.map_err(|error| error.to_string())
+}
+
 impl Client<'_> {
     async fn subscribe(&mut self) -> Result<(), String> {
         let mut socket = client::connect(&self.gap.site.gateway, None).await?;
@@ -488,6 +605,17 @@ impl Client<'_> {
             if value["type"] != "message" || value["redelivered"] != true {
                 return Err(format!("expected {kind}, got {value}"));
             }
+        }
+    }
+
+    /// Reads this message, which must come next and is not marked as redelivered.
+    async fn hears_next(&mut self, number: u64) -> Result<(), String> {
+        let value = self.next().await?;
+        let is_next = value["body"].as_str() == Some(&number.to_string());
+        if is_next && value["redelivered"].is_null() {
+            Ok(())
+        } else {
+            Err(format!("expected message {number}, once, got {value:.100}"))
         }
     }
 

@@ -29,7 +29,7 @@ pub struct Patience {
     /// The gateway may lose the connection to the broker so often: it learns the time-out from that
     #[arg(long, default_value_t = 0)]
     reconnects: u64,
-    /// The slow client is to be disconnected. The other one may then hear messages again.
+    /// The slow client is to be disconnected.
     #[arg(long)]
     waits: bool,
 }
@@ -78,15 +78,15 @@ impl Patience {
         if reconnects > self.reconnects {
             return Err("the broker has closed the connection too often".into());
         }
-        if waits {
+        if again > 0 && self.reconnects == 0 {
+            Err("messages are repeated".into())
+        } else if waits {
             let ended = timeout(ENDED, slow).await;
             ended
                 .map_err(|_| "the slow client is still connected".to_owned())?
                 .map_err(|error| error.to_string())
         } else if slow.is_finished() {
             Err("the slow client is disconnected".into())
-        } else if again > 0 && self.reconnects == 0 {
-            Err("messages are repeated".into())
         } else {
             slow.abort();
             Ok(())
