@@ -142,8 +142,9 @@ pub struct Seen {
     pub draining: usize,
     pub recipients: Vec<Id>,
     pub leaving: Vec<Id>,
-    /// The keys that are attached, and how many items wait for each.
-    pub keys: Vec<(u16, usize)>,
+    /// The keys that are attached, how many attachments receive under each, and how many items wait
+    /// for them.
+    pub keys: Vec<(u16, usize, usize)>,
     pub blocked_on: Option<Id>,
     pub terminated: bool,
     /// The number of items that exist outside and inside the demux.

@@ -263,7 +263,7 @@ impl Monitor {
         let present = all.attached - all.detached;
         ensure((seen.len + seen.draining) as u64 == present, "len and draining do not add up")?;
         self.keys.sort_unstable();
-        let keys = seen.keys.iter().map(|(key, _)| *key);
+        let keys = seen.keys.iter().map(|(key, ..)| *key);
         ensure(seen.recipients.len() < seen.len || keys.eq(self.keys.iter().copied()), "keys")?;
         ensure(seen.blocked_on == self.blocked_on, "blocked_on")?;
         let done = seen.completed && present == 0 && all.queued == 0;
@@ -288,7 +288,7 @@ impl Monitor {
             let may_stay = (leaves || !self.over) && !sink.evicted;
             ensure(goes_on && may_stay, format_args!("{id} can go on: {:?}", sink.waits))?;
         }
-        for (key, waiting) in seen.keys.iter().filter(|(_, waiting)| *waiting > 0) {
+        for (key, _, waiting) in seen.keys.iter().filter(|(.., waiting)| *waiting > 0) {
             let mut members = seen.recipients.iter().map(|&id| &self.sinks[id]);
             let waits = if self.settings.multicast {
                 members.any(|sink| sink.key == *key && sink.waits[0])

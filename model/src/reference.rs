@@ -344,18 +344,25 @@ impl Future for Reference {
 impl Look for Reference {
     fn look(&self, keys: u16) -> Seen {
         let mut seen = Seen { totals: self.totals(), ..Seen::default() };
-        let mut waiting = BTreeMap::new();
+        let mut of_keys: BTreeMap<u16, (usize, usize)> = BTreeMap::new();
         for slot in self.slots.iter().flatten() {
-            let receives = slot.leaving.is_none();
-            *if receives { &mut seen.len } else { &mut seen.draining } += 1;
-            if keys > 0 && receives {
-                seen.recipients.push(slot.id);
-                *waiting.entry(slot.key).or_default() += slot.queue.len();
-            } else if keys > 0 {
-                seen.leaving.push(slot.id);
+            let is_leaving = slot.leaving.is_some();
+            *if is_leaving { &mut seen.draining } else { &mut seen.len } += 1;
+            if keys == 0 {
+                continue;
             }
+            if is_leaving {
+                seen.leaving.push(slot.id);
+                continue;
+            }
+            seen.recipients.push(slot.id);
+            let (receivers, waiting) = of_keys.entry(slot.key).or_default();
+            *receivers += 1;
+            *waiting += slot.queue.len();
         }
-        seen.keys = waiting.into_iter().collect();
+        for (key, (receivers, waiting)) in of_keys {
+            seen.keys.push((key, receivers, waiting));
+        }
         seen.blocked_on = self.named.map(|(_, id)| id);
         seen.terminated = self.completed;
         seen

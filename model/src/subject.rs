@@ -41,7 +41,9 @@ where
             draining: self.draining(),
             recipients: self.recipients().take(all).map(id).collect(),
             leaving: self.leaving().take(all).map(id).collect(),
-            keys: attached.map(|key| (key, self.queue_len(&Key(key)))).collect(),
+            keys: attached
+                .map(|key| (key, self.receivers(&Key(key)), self.queue_len(&Key(key))))
+                .collect(),
             blocked_on: self.blocked_on().map(id),
             terminated: self.is_terminated(),
             ..Seen::default()

@@ -86,6 +86,7 @@ fn keep_existing_is_refused_by_a_group_and_joins_a_free_key() {
     rig.order(1, 2, |attach| attach.tag(2).keep_existing());
     assert_eq!(rig.lines(), ["2 closed", "2 dropped", "detached 1#2 Refused"]);
     rig.join([3]);
+    assert_eq!((rig.demux().receivers(&1), rig.demux().receivers(&2)), (2, 0));
     assert_eq!(rig.send([101]), ["1 sent 101'", "3 sent 101"]);
 }
 
