@@ -25,7 +25,7 @@
 //! | `reference.rs`, `reference/` | the reference |
 //! | `monitor.rs` | checks that need no reference |
 //! | `play.rs` | plays a script and compares the worlds |
-//! | `ready.rs`, `threads.rs` | the other fuzz targets, with `letters.rs` and `queue.rs` |
+//! | `ready.rs`, `threads.rs` | the other fuzz targets, with `letters.rs` |
 //! | `counting.rs` | a counting allocator |
 //! | `dice.rs` | random numbers |
 //! | `tuning.rs` | numbers of the crate |
@@ -52,7 +52,6 @@ mod event;
 mod letters;
 mod monitor;
 mod play;
-mod queue;
 mod reference;
 mod script;
 mod subject;

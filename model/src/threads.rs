@@ -25,14 +25,16 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use sink_test::{Broken, Op, ScriptedSink, SinkHandle, scripted_sink};
+use sink_test::{
+    Broken, Op, ScriptedSink, SinkHandle, StreamHandle, scripted_sink, scripted_stream,
+};
 use stream_demux::{
     Attach, Demux, DemuxStreamExt, Detached, Discarded, Hooks, Lease, Order, Overflow, Recipient,
     Totals,
 };
 
 use crate::letters::Script;
-use crate::queue::{Queue, Source, lock};
+use crate::lock;
 
 const THREADS: usize = 3;
 const KEYS: u8 = 4;
@@ -52,8 +54,9 @@ pub fn run(script: &[u8]) {
     let budget = [128, 1, 2, 5, 16][script.below(5)];
     let window = [16_384, 1, 7][script.below(3)];
     let multicast = script.flag();
-    let world = Arc::new(World::default());
-    let (input, orders) = (Source(Arc::clone(&world.items)), Source(Arc::clone(&world.orders)));
+    let (input, items) = scripted_stream("input");
+    let (orders, orders_handle) = scripted_stream("orders");
+    let world = Arc::new(World::new(items, orders_handle));
     let mut demux = input
         .demux_by(|item: &Item| item.key, orders)
         .hooks(CountingHooks(Arc::clone(&world)))
@@ -102,20 +105,18 @@ pub fn run(script: &[u8]) {
     let totals =
         totals.expect("the demux completes after the input has ended and all sinks are open");
     world.check_end(totals);
-    assert_eq!((world.items.unread_count(), world.items.read_count() as u64), (0, totals.received));
+    assert_eq!((world.items.left(), world.items.taken() as u64), (0, totals.received));
     drop(demux);
     drop(leases);
-    // Late orders were not read, and the input stored the task's waker.
-    world.orders.clear();
-    world.items.clear();
     for sink in lock(&world.sinks).iter() {
         sink.wake();
         assert!(sink.handle.is_dropped(), "a sink outlives the demux");
         drop(sink.handle.take_items()); // which may hold the handle
     }
     assert!(!runner.task_waker.0.load(SeqCst), "the task was woken after the demux was dropped");
+    // With late orders, which were not read, and the wakers that the streams have kept.
+    drop(Arc::into_inner(world).expect("a callback or sink outlives the demux"));
     runner.end();
-    assert_eq!(Arc::strong_count(&world), 1, "a callback or sink outlives the demux");
 }
 
 // ---- the script ---------------------------------------------------------------------------------
@@ -209,7 +210,7 @@ impl Step {
             Self::AttachAndSend => {
                 let key = KEYS + world.own_keys.fetch_add(1, SeqCst) % 128; // more than sinks
                 let sink = world.attach(key, 0, None).map(|sink| sink.handle.clone());
-                world.items.push_with(|seq| Item { seq, key, sink });
+                world.send_with(key, sink);
             }
             Self::Detach(key) => world.orders.push(Order::Detach(key)),
             Self::Evict(key) => world.orders.push(Order::Evict(key)),
@@ -240,6 +241,8 @@ fn spin(spins: usize) {
 }
 
 // ---- the world ----------------------------------------------------------------------------------
+
+type Orders = Order<u8, ScriptedSink<Item>>;
 
 #[derive(Clone)]
 struct Item {
@@ -282,12 +285,13 @@ impl Attached {
     }
 }
 
-#[derive(Default)]
 struct World {
     /// How many keys of `AttachAndSend` are in use.
     own_keys: AtomicU8,
-    items: Arc<Queue<Item>>,
-    orders: Arc<Queue<Order<u8, ScriptedSink<Item>>>>,
+    items: StreamHandle<Item>,
+    /// How many items were sent. Locked while one is sent, so that the numbers are in order.
+    sent: Mutex<usize>,
+    orders: StreamHandle<Orders>,
     sinks: Mutex<Vec<Arc<Attached>>>,
     /// The items that hooks were given.
     dropped: Mutex<Vec<usize>>,
@@ -299,8 +303,30 @@ struct World {
 }
 
 impl World {
+    fn new(items: StreamHandle<Item>, orders: StreamHandle<Orders>) -> Self {
+        Self {
+            own_keys: AtomicU8::default(),
+            items,
+            sent: Mutex::default(),
+            orders,
+            sinks: Mutex::default(),
+            dropped: Mutex::default(),
+            attached: AtomicUsize::default(),
+            detached: AtomicUsize::default(),
+            unmatched: AtomicUsize::default(),
+            discarded: AtomicUsize::default(),
+            blocked: AtomicUsize::default(),
+        }
+    }
+
     fn send(&self, key: u8) {
-        self.items.push_with(|seq| Item { seq, key, sink: None });
+        self.send_with(key, None);
+    }
+
+    fn send_with(&self, key: u8, sink: Option<SinkHandle<Item>>) {
+        let mut sent = lock(&self.sent);
+        self.items.push(Item { seq: *sent, key, sink });
+        *sent += 1;
     }
 
     fn attach(&self, key: u8, settings: usize, lease: Option<&mut Lease>) -> Option<Arc<Attached>> {
@@ -374,11 +400,11 @@ impl World {
     /// Checks what must hold when the task is parked and no thread is active.
     fn check_parked(&self, totals: Totals) {
         self.check(totals);
-        assert!(self.orders.unread_count() == 0, "the task is parked although orders are unread");
+        assert!(self.orders.left() == 0, "the task is parked although orders are unread");
         let sinks = lock(&self.sinks);
         let present = || sinks.iter().filter(|sink| !sink.handle.is_dropped());
         let is_any_closed = present().any(|sink| !sink.is_open() || sink.is_held.load(SeqCst));
-        let unread_items = self.items.unread_count();
+        let unread_items = self.items.left();
         if self.blocked.load(SeqCst) == 0 {
             assert_eq!(unread_items, 0, "the task is parked although items are unread");
         }
