@@ -10,43 +10,48 @@ fn fault(wrong: Wrong) -> Fault {
     found.expect_err("the fault was not found")
 }
 
-#[track_caller]
-fn assert_breaks(wrong: Wrong, rule: Rule) {
-    let fault = fault(wrong);
-    assert_eq!(fault.rule(), rule, "{fault}");
-}
-
 #[test]
 fn sink_without_a_fault_passes_without_gaps() {
     assert!(check(Wrong::Nothing).run().gaps().is_empty());
 }
 
-#[test]
-fn sink_that_keeps_no_waker_is_found() {
-    assert_breaks(Wrong::ForgetsItsWaker, Rule::Wakes);
-    assert_breaks(Wrong::ForgetsWhenItsTaskChanges, Rule::Wakes);
-    assert_breaks(Wrong::FlushesInStepsWithoutAWake, Rule::Wakes);
-}
+/// The rule that each broken sink breaks.
+const BROKEN: [(Wrong, Rule); 27] = [
+    (Wrong::ForgetsItsWaker, Rule::Wakes),
+    (Wrong::ForgetsWhenItsTaskChanges, Rule::Wakes),
+    (Wrong::FlushesInStepsWithoutAWake, Rule::Wakes),
+    (Wrong::NeverWakes, Rule::Wakes),
+    (Wrong::IsNotWokenByTheEnd, Rule::Wakes),
+    (Wrong::KeepsTheFirstWaker, Rule::LastWaker),
+    (Wrong::IsReadyWithoutRoom, Rule::Room),
+    (Wrong::DropsWithoutRoom, Rule::Room),
+    (Wrong::HasNoBound, Rule::Room),
+    (Wrong::FailsForNoReason, Rule::Room),
+    (Wrong::LosesOnFlush, Rule::Delivers),
+    (Wrong::LosesOnClose, Rule::Delivers),
+    (Wrong::SendsTwice, Rule::Delivers),
+    (Wrong::Reorders, Rule::Delivers),
+    (Wrong::Invents, Rule::Delivers),
+    (Wrong::FlushesWithoutProgress, Rule::Flushes),
+    (Wrong::ClosesWithoutProgress, Rule::Closes),
+    (Wrong::DoesNotTellTheEnd, Rule::Closes),
+    (Wrong::AcceptsAfterClose, Rule::EndsWithClose),
+    (Wrong::WorksAfterAnError, Rule::EndsWithError),
+    (Wrong::HidesErrors, Rule::EndsWithError),
+    (Wrong::UsesUpReadiness, Rule::Progresses),
+    (Wrong::WakesItselfWithoutEnd, Rule::Progresses),
+    (Wrong::IsStuckWhenFull, Rule::Progresses),
+    (Wrong::IsWokenForNothing, Rule::Progresses),
+    (Wrong::DropsTheOldest, Rule::Room),
+    (Wrong::Panics, Rule::NoPanic),
+];
 
 #[test]
-fn sink_that_keeps_the_first_waker_is_found() {
-    assert_breaks(Wrong::KeepsTheFirstWaker, Rule::LastWaker);
-}
-
-#[test]
-fn sink_that_never_wakes_is_found() {
-    assert_breaks(Wrong::NeverWakes, Rule::Wakes);
-}
-
-#[test]
-fn sink_that_does_not_wake_when_its_receiver_disconnects_is_found() {
-    assert_breaks(Wrong::IsNotWokenByTheEnd, Rule::Wakes);
-}
-
-#[test]
-fn sink_that_is_ready_without_room_is_found() {
-    assert_breaks(Wrong::IsReadyWithoutRoom, Rule::Room);
-    assert_breaks(Wrong::DropsWithoutRoom, Rule::Room);
+fn each_broken_sink_is_found_with_the_rule_that_it_breaks() {
+    for (wrong, rule) in BROKEN {
+        let fault = fault(wrong);
+        assert_eq!(fault.rule(), rule, "{wrong:?}: {fault}");
+    }
 }
 
 #[test]
@@ -62,62 +67,23 @@ fn sink_without_a_bound_that_drops_items_is_found() {
 
 #[test]
 fn sink_that_exceeds_its_capacity_is_found() {
-    assert_breaks(Wrong::HasNoBound, Rule::Room);
     assert!(fault(Wrong::HasNoBound).what().starts_with("the sink took 4 items and was ready"));
     assert!(check(Wrong::HasNoBound).unbounded().try_run().is_ok());
 }
 
 #[test]
-fn sink_that_loses_items_is_found() {
-    assert_breaks(Wrong::LosesOnFlush, Rule::Delivers);
-    assert_breaks(Wrong::LosesOnClose, Rule::Delivers);
-}
-
-#[test]
-fn sink_that_is_flushed_or_closed_without_progress_is_found() {
-    assert_breaks(Wrong::FlushesWithoutProgress, Rule::Flushes);
-    assert_breaks(Wrong::ClosesWithoutProgress, Rule::Closes);
-    assert_breaks(Wrong::DoesNotTellTheEnd, Rule::Closes);
-}
-
-#[test]
-fn sink_that_accepts_items_after_its_close_is_found() {
-    assert_breaks(Wrong::AcceptsAfterClose, Rule::EndsWithClose);
-}
-
-#[test]
-fn sink_that_continues_after_an_error_is_found() {
-    assert_breaks(Wrong::WorksAfterAnError, Rule::EndsWithError);
-    assert_breaks(Wrong::HidesErrors, Rule::EndsWithError);
-    assert_breaks(Wrong::FailsForNoReason, Rule::Room);
-}
-
-#[test]
-fn sink_whose_readiness_is_used_up_is_found() {
-    assert_breaks(Wrong::UsesUpReadiness, Rule::Progresses);
-}
-
-#[test]
-fn sink_that_delivers_other_items_is_found() {
-    let delivers = |wrong, rule, what| {
-        assert_breaks(wrong, rule);
+fn sink_that_delivers_other_items_is_told_which() {
+    for (wrong, what) in [
+        (Wrong::SendsTwice, "item 3 arrived twice"),
+        (Wrong::Reorders, "item 3 arrived before item 2"),
+        (Wrong::Invents, "999 arrived, which was not sent"),
+    ] {
         assert_eq!(fault(wrong).what(), what);
-    };
-    delivers(Wrong::SendsTwice, Rule::Delivers, "item 3 arrived twice");
-    delivers(Wrong::Reorders, Rule::Delivers, "item 3 arrived before item 2");
-    delivers(Wrong::Invents, Rule::Delivers, "999 arrived, which was not sent");
-}
-
-#[test]
-fn sink_that_is_pending_forever_is_found() {
-    assert_breaks(Wrong::WakesItselfWithoutEnd, Rule::Progresses);
-    assert_breaks(Wrong::IsStuckWhenFull, Rule::Progresses);
-    assert_breaks(Wrong::IsWokenForNothing, Rule::Progresses);
+    }
 }
 
 #[test]
 fn panic_of_the_sink_is_a_fault() {
-    assert_breaks(Wrong::Panics, Rule::NoPanic);
     assert_eq!(fault(Wrong::Panics).what(), "the sink panicked: five is too much");
 }
 
