@@ -17,8 +17,9 @@ const LIMIT: usize = 10_000;
 
 pub type Orders<V = u32> = Order<u32, ScriptedSink<V>>;
 pub type Terms<V = u32> = Attach<u32, ScriptedSink<V>>;
-pub type Split<V = u32> =
-    Demux<ScriptedStream<V>, ByValue<fn(&V) -> u32>, ScriptedStream<Orders<V>>, Recorder<V>>;
+pub type Key<V = u32> = ByValue<fn(&V) -> u32>;
+pub type Split<V = u32, F = Key<V>> =
+    Demux<ScriptedStream<V>, F, ScriptedStream<Orders<V>>, Recorder<V>>;
 
 type Rule<V> = Box<dyn FnMut(Recipient<'_, u32>, &V) -> bool + Send>;
 
@@ -27,7 +28,7 @@ type Rule<V> = Box<dyn FnMut(Recipient<'_, u32>, &V) -> bool + Send>;
 /// A recipient is shown as its key, followed by its tag if that is not 0: `1#7` has the tag 7.
 /// `102 for 101?` is a call of `supersedes`.
 pub struct Recorder<V = u32> {
-    log: Log,
+    pub log: Log,
     rule: Arc<Mutex<Rule<V>>>,
     /// Returns `true` if the second item, which is new, supersedes the first, which waits.
     pub supersedes: fn(&V, &V) -> bool,
@@ -133,8 +134,8 @@ impl Debug for Note {
 
 /// A demux and all its handles. The key of item `n` is `n / 100`, unless the test chooses another
 /// rule.
-pub struct Rig<V = u32> {
-    pub task: Task<Split<V>>,
+pub struct Rig<V = u32, F = Key<V>> {
+    pub task: Task<Split<V, F>>,
     pub input: StreamHandle<V>,
     pub orders: StreamHandle<Orders<V>>,
     pub log: Log,
@@ -161,16 +162,21 @@ impl Rig<Note> {
 /// Constructors. By default, the rig admits every item, and logs all calls but those of `admit`,
 /// `supersedes` and the hooks for keys.
 impl<V: Debug + 'static> Rig<V> {
-    pub fn keyed(key: fn(&V) -> u32, settings: impl FnOnce(Split<V>) -> Split<V>) -> Self {
+    pub fn keyed<F>(key: fn(&V) -> u32, settings: impl FnOnce(Split<V>) -> Split<V, F>) -> Rig<V, F>
+    where
+        Split<V, F>: Future<Output = Totals>,
+    {
         let (input, input_handle) = scripted_stream("input");
         let (orders, orders_handle) = scripted_stream("orders");
         let log = Log::new();
         let hooks = Recorder::new(&log, |_, _| true);
         let rule = Arc::clone(&hooks.rule);
         let task = Task::new(settings(input.demux_by(key, orders).hooks(hooks)));
-        Self { task, input: input_handle, orders: orders_handle, log, rule }.logging(is_kept)
+        Rig { task, input: input_handle, orders: orders_handle, log, rule }.logging(is_kept)
     }
+}
 
+impl<V: Debug + 'static, F> Rig<V, F> {
     /// Admits only the items for which `rule` returns `true`.
     pub fn admitting(
         self,
@@ -193,7 +199,10 @@ impl<V: Debug + 'static> Rig<V> {
 }
 
 /// Orders and items.
-impl<V: Debug + From<u32> + 'static> Rig<V> {
+impl<V: Debug + From<u32> + 'static, F> Rig<V, F>
+where
+    Split<V, F>: Future<Output = Totals>,
+{
     /// Creates a sink that writes to the log.
     pub fn sink(&self, name: impl Display) -> (ScriptedSink<V>, SinkHandle<V>) {
         let (sink, handle) = scripted_sink(name);
@@ -281,7 +290,10 @@ impl<V: Debug + From<u32> + 'static> Rig<V> {
 }
 
 /// Turns. The totals must add up after each.
-impl<V: Debug + 'static> Rig<V> {
+impl<V: Debug + 'static, F> Rig<V, F>
+where
+    Split<V, F>: Future<Output = Totals>,
+{
     /// Runs one turn, which must not complete the demux. Returns the log.
     #[track_caller]
     pub fn turn(&mut self) -> Vec<String> {
@@ -347,8 +359,11 @@ impl<V: Debug + 'static> Rig<V> {
 }
 
 /// Getters.
-impl<V: Debug + 'static> Rig<V> {
-    pub fn demux(&self) -> &Split<V> {
+impl<V: Debug + 'static, F> Rig<V, F>
+where
+    Split<V, F>: Future<Output = Totals>,
+{
+    pub fn demux(&self) -> &Split<V, F> {
         self.task.get_ref()
     }
 
