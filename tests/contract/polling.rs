@@ -1,27 +1,18 @@
 //! Guarantee 4: only woken sinks are polled. The tests count every call of every sink. In all
 //! modules, scripted sinks panic if they are polled again without a wake after `Pending`.
 
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::task::{Context, Poll};
-
 use crate::common::{
     Answer::{Done, Pending},
-    Broken, Call, Op, Rig, ScriptedSink, Split, Task, scripted_sink, scripted_stream,
+    Call, Op, Rig,
 };
-use stream_demux::{Attach, DemuxStreamExt, Order};
+use stream_demux::Order;
 
 /// A key without a sink.
 const UNUSED_KEY: u32 = u32::MAX;
 
 /// Creates a demux whose items are their keys.
 fn rig() -> Rig {
-    rig_with(|demux| demux)
-}
-
-fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
-    Rig::keyed(|n| *n, settings).with_silent_sinks()
+    Rig::keyed(|n| *n, |demux| demux).with_silent_sinks()
 }
 
 impl Rig {
@@ -125,60 +116,24 @@ fn a_pending_close_is_polled_once_whatever_else_happens() {
 
 // The cost of a wake.
 
-/// A sink that is always ready and counts the calls of all sinks of this type.
-struct Counted {
-    calls: Arc<AtomicUsize>,
-}
-
-impl futures::Sink<u32> for Counted {
-    type Error = Broken;
-
-    fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.calls.fetch_add(1, SeqCst);
-        Poll::Ready(Ok(()))
-    }
-    fn start_send(self: Pin<&mut Self>, _: u32) -> Result<(), Self::Error> {
-        self.calls.fetch_add(1, SeqCst);
-        Ok(())
-    }
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.calls.fetch_add(1, SeqCst);
-        Poll::Ready(Ok(()))
-    }
-    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.calls.fetch_add(1, SeqCst);
-        Poll::Ready(Ok(()))
-    }
-}
-
-/// Returns the calls of all sinks and the polls of the task when one parked sink of `sinks` is
+/// Returns the calls of all other sinks and the polls of the task when one parked sink of `sinks` is
 /// woken and gets its item.
 fn cost_of_a_wake(sinks: u32) -> (usize, usize) {
-    type Either = futures::future::Either<Counted, ScriptedSink<u32>>;
-    let (input, items) = scripted_stream("input");
-    let (orders, orders_handle) = scripted_stream::<Order<u32, Either>>("orders");
-    let mut task = Task::new(input.demux_by(|n| *n, orders));
-    let calls = Arc::new(AtomicUsize::new(0));
-    orders_handle.extend(
-        (1..sinks).map(|key| {
-            Attach::new(key, Either::Left(Counted { calls: Arc::clone(&calls) })).into()
-        }),
-    );
-    let (sink, handle) = scripted_sink("woken");
-    orders_handle.push(Attach::new(0, Either::Right(sink)).buffer(1).into());
-    assert!(task.run().is_pending());
-    items.extend(1..sinks.min(1_000)); // many sinks have been busy before
-    handle.park();
-    items.push(0);
-    assert!(task.run().is_pending());
-    assert_eq!(task.get_ref().len(), sinks as usize);
+    let mut rig = rig();
+    let others = rig.attach_each(1..sinks);
+    let woken = rig.attach_on(0, "woken", |attach| attach.buffer(1));
+    rig.send(1..sinks.min(1_000)); // many sinks have been busy before
+    woken.park();
+    rig.send([0]);
+    assert_eq!(rig.len(), sinks as usize);
 
-    handle.take_calls();
-    let (before, polls) = (calls.load(SeqCst), task.polls());
-    handle.open();
-    assert!(task.run().is_pending());
-    assert_eq!(handle.calls(), [Call::Ready(Done), Call::Send(Done), Call::Flush(Done)]);
-    (calls.load(SeqCst) - before, task.polls() - polls)
+    let calls = || others.iter().map(|sink| sink.calls().len()).sum::<usize>();
+    let (before, polls) = (calls(), rig.task.polls());
+    woken.take_calls();
+    woken.open();
+    rig.sleep();
+    assert_eq!(woken.calls(), [Call::Ready(Done), Call::Send(Done), Call::Flush(Done)]);
+    (calls() - before, rig.task.polls() - polls)
 }
 
 #[test]

@@ -2,14 +2,11 @@
 //! `PollSender`, flume, a codec over TCP. Channels that yield are in `really_full` and
 //! `room_for_everything`.
 
-use std::fmt::Debug;
-use std::pin::Pin;
-
-use crate::common::real::assert_settled;
+use crate::common::real::{BoxedSink, assert_settled, boxed};
 use crate::common::{Log, Recorder, Task, scripted_stream};
 use futures::channel::mpsc;
 use futures::future::{self, Either};
-use futures::{FutureExt, Sink, SinkExt, Stream, StreamExt, executor, stream};
+use futures::{FutureExt, SinkExt, Stream, StreamExt, executor, stream};
 use stream_demux::{Attach, DemuxStreamExt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -17,12 +14,6 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc as tokio_mpsc;
 use tokio_util::codec::{FramedWrite, LinesCodec};
 use tokio_util::sync::PollSender;
-
-/// The key of item `n` is `n / 10`.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "key functions take a reference")]
-fn tens(n: &u32) -> u32 {
-    n / 10
-}
 
 /// Returns the next item if it is available.
 fn next<T>(stream: &mut (impl Stream<Item = T> + Unpin)) -> Option<T> {
@@ -33,22 +24,16 @@ fn current_thread() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-type Boxed<V> = Pin<Box<dyn Sink<V, Error = String> + Send>>;
-
-/// Boxes a sink and converts its error to a string.
-fn boxed<V: 'static>(sink: impl Sink<V, Error: Debug> + Send + 'static) -> Boxed<V> {
-    Box::pin(sink.sink_map_err(|error| format!("{error:?}")))
-}
-
 // futures::channel::mpsc
 
 #[test]
 fn idle_futures_sender_with_a_dead_receiver_stays_until_its_next_item() {
     let (sink, receiver) = mpsc::channel(4);
-    let (input, feed) = scripted_stream("input");
+    let (input, feed) = scripted_stream::<u32>("input");
     let log = Log::new();
-    let mut task =
-        Task::new(input.demux_by(tens, stream::iter([(1, sink)])).hooks(Recorder::of_events(&log)));
+    let mut task = Task::new(
+        input.demux_by(|n| n / 10, stream::iter([(1, sink)])).hooks(Recorder::of_events(&log)),
+    );
     feed.push(11);
     assert!(task.run().is_pending());
     drop(receiver);
@@ -72,10 +57,10 @@ fn idle_futures_sender_with_a_dead_receiver_stays_until_its_next_item() {
 #[test]
 fn poll_sender_whose_receiver_dies_while_it_waits_fails_and_frees_its_key() {
     let (sender, receiver) = tokio_mpsc::channel(1);
-    let (input, feed) = scripted_stream("input");
+    let (input, feed) = scripted_stream::<u32>("input");
     let log = Log::new();
     let orders = stream::iter([Attach::new(1, PollSender::new(sender)).buffer(1)]);
-    let mut task = Task::new(input.demux_by(tens, orders).hooks(Recorder::of_events(&log)));
+    let mut task = Task::new(input.demux_by(|n| n / 10, orders).hooks(Recorder::of_events(&log)));
     feed.extend([11, 12, 13, 14]);
     assert!(task.run().is_pending());
     drop(receiver);
@@ -101,11 +86,11 @@ fn poll_sender_whose_receiver_dies_while_it_waits_fails_and_frees_its_key() {
 fn flume_sink_finds_its_dead_receiver_in_the_flush_and_hands_the_item_back() {
     let (sender, receiver) = flume::bounded(4);
     drop(receiver);
-    let (input, feed) = scripted_stream("input");
+    let (input, feed) = scripted_stream::<u32>("input");
     let log = Log::new();
     let mut task = Task::new(
         input
-            .demux_by(tens, stream::iter([(1, sender.into_sink())]))
+            .demux_by(|n| n / 10, stream::iter([(1, sender.into_sink())]))
             .hooks(Recorder::of_events(&log)),
     );
     feed.push(11);
@@ -148,7 +133,7 @@ fn long_lines(key: u32, count: usize) -> impl Stream<Item = (u32, String)> {
 }
 
 /// Creates a sink that encodes only the line of a keyed item.
-fn keyed(stream: TcpStream) -> Pin<Box<dyn Sink<(u32, String), Error = String> + Send>> {
+fn keyed(stream: TcpStream) -> BoxedSink<(u32, String)> {
     let lines = FramedWrite::new(stream, LinesCodec::new());
     boxed(
         lines.with(|(_, line): (u32, String)| {
@@ -188,7 +173,7 @@ async fn reset(mut ours: TcpStream, client: TcpStream) -> TcpStream {
 #[test]
 fn losing_every_select_changes_nothing() {
     let (sink, mut received) = mpsc::channel(0);
-    let mut demux = stream::iter(10..20).demux_by(tens, stream::iter([(1, sink)]));
+    let mut demux = stream::iter(10..20).demux_by(|n| n / 10, stream::iter([(1, sink)]));
     let mut read = Vec::new();
     let totals = executor::block_on(async {
         loop {

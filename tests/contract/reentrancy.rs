@@ -13,12 +13,6 @@ use crate::common::{Log, Recorder, ScriptedSink, SinkHandle, Task};
 use futures::channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use stream_demux::{DemuxStreamExt, Order};
 
-/// The key of item `n` is `n / 10`.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "key functions take a reference")]
-fn tens(n: &u32) -> u32 {
-    n / 10
-}
-
 /// Creates a scripted sink that is named by its key and logs.
 fn sink(key: u32, log: &Log) -> (ScriptedSink<u32>, SinkHandle<u32>) {
     let (sink, handle) = scripted_sink(key);
@@ -110,7 +104,7 @@ fn waker_may_send_orders_and_items_while_it_fires() {
             more_items.unbounded_send(21).unwrap();
         }
     });
-    let mut demux = pin!(input.demux_by(tens, orders).hooks(Recorder::of_events(&log)));
+    let mut demux = pin!(input.demux_by(|n| n / 10, orders).hooks(Recorder::of_events(&log)));
     let waker = Waker::from(Arc::clone(&calling));
     let cx = &mut Context::from_waker(&waker);
     assert!(demux.as_mut().poll(cx).is_pending());
@@ -138,7 +132,7 @@ fn waker_whose_drop_sends_into_the_channels_does_not_deadlock() {
     let (a, a_handle) = sink(1, &log);
     a_handle.park();
     send.unbounded_send((1, a).into()).unwrap();
-    let mut demux = Box::pin(input.demux_by(tens, orders).hooks(Recorder::of_events(&log)));
+    let mut demux = Box::pin(input.demux_by(|n| n / 10, orders).hooks(Recorder::of_events(&log)));
     for n in 0..3 {
         let (items, send, sink) = (items.clone(), send.clone(), a_handle.clone());
         let waker = mortal(move || {

@@ -12,6 +12,7 @@ use std::{env, mem};
 use crate::common::real::{Fates, Flavor, POLICIES, Pipe, RUNTIMES, Receipt, Sending, Sharing};
 use futures::future::{self, BoxFuture};
 use futures::{FutureExt, SinkExt, StreamExt, stream};
+use model::dice::Dice;
 use stream_demux::{Attach, DemuxStreamExt, Overflow, Totals};
 use tokio::task;
 
@@ -302,25 +303,9 @@ fn large_groups_lose_nothing() {
 
 // Their relatives.
 
-/// Reproducible pseudo-random numbers: xorshift64 (Marsaglia, 2003).
-struct Dice(u64);
-
-impl Dice {
-    fn new(seed: u64) -> Self {
-        Self(seed * 0x9E37_79B9)
-    }
-
-    fn below(&mut self, bound: u32) -> u32 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        u32::try_from(self.0 % u64::from(bound)).unwrap()
-    }
-
-    /// Returns a random element of `all`.
-    fn pick<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(u32::try_from(all.len()).unwrap()) as usize]
-    }
+/// Returns a random element of `all`.
+fn pick<T: Copy>(dice: &mut Dice, all: &[T]) -> T {
+    all[dice.index(all.len())]
 }
 
 /// Numbers of keys, and of sinks for each.
@@ -347,39 +332,37 @@ impl Case {
     /// Returns a random case. Equal seeds are equal cases.
     fn random(seed: u64) -> Self {
         use Pipe::{Duplex, Futures, Pair, Tcp, Tokio};
-        let mut dice = Dice::new(seed + 1);
-        // The first numbers of neighbouring seeds are alike.
-        (0..10).for_each(|_| _ = dice.below(2));
-        let (sharing, keys, members) = dice.pick(&SHAPES);
-        let sinks = dice.pick(&[Tokio, Tokio, Tokio, Pair, Futures, Duplex, Tcp]);
+        let dice = &mut Dice::new(seed);
+        let (sharing, keys, members) = pick(dice, &SHAPES);
+        let sinks = pick(dice, &[Tokio, Tokio, Tokio, Pair, Futures, Duplex, Tcp]);
         // More connections would need too many files, and longer texts may fill their buffers.
         let sinks = if sinks == Tcp && keys * members > 20 { Duplex } else { sinks };
         let most = if sinks == Tcp { 200 } else { 1_000 };
         let copies = if sharing == Sharing::Multicast { members } else { 1 };
-        let bridges = (0..dice.pick(&[0, 0, 1, 1, 2])).map(|_| {
-            let pipe = dice.pick(&[Tokio, Futures, Duplex]);
-            (dice.pick(&[Bridge::Task, Bridge::Task, Bridge::Demux]), pipe)
+        let bridges = (0..pick(dice, &[0, 0, 1, 1, 2])).map(|_| {
+            let pipe = pick(dice, &[Tokio, Futures, Duplex]);
+            (pick(dice, &[Bridge::Task, Bridge::Task, Bridge::Demux]), pipe)
         });
         Self {
             bridges: bridges.collect(),
-            runtime: dice.pick(&RUNTIMES),
-            in_block_on: dice.pick(&[false, false, false, true]),
+            runtime: pick(dice, &RUNTIMES),
+            in_block_on: pick(dice, &[false, false, false, true]),
             sharing,
             keys,
             members,
             sinks,
-            overflow: dice.pick(&POLICIES),
-            buffer: dice.pick(&[None, Some(0), Some(1), Some(8), Some(64)]),
-            budget: dice.pick(&[None, None, Some(16), Some(1_000)]),
+            overflow: pick(dice, &POLICIES),
+            buffer: pick(dice, &[None, Some(0), Some(1), Some(8), Some(64)]),
+            budget: pick(dice, &[None, None, Some(16), Some(1_000)]),
             items: (3_000 / copies).clamp(20, most),
-            input: (dice.pick(&[Tokio, Futures]), dice.pick(&[8, 99, 1_000, 1_000])),
-            burst: dice.pick(&[60, 100, 300, 1_000]),
-            idle: dice.pick(&[0, 1, 10]),
-            spent: dice.pick(&[0, 64, 100, 120]),
-            unconstrained: dice.pick(&[false, true]),
-            busy_tasks: dice.pick(&[0, 0, 1, 3]),
-            read_at_once: dice.pick(&[true, true, false]),
-            programs: dice.pick(&[1, 1, 2]),
+            input: (pick(dice, &[Tokio, Futures]), pick(dice, &[8, 99, 1_000, 1_000])),
+            burst: pick(dice, &[60, 100, 300, 1_000]),
+            idle: pick(dice, &[0, 1, 10]),
+            spent: pick(dice, &[0, 64, 100, 120]),
+            unconstrained: pick(dice, &[false, true]),
+            busy_tasks: pick(dice, &[0, 0, 1, 3]),
+            read_at_once: pick(dice, &[true, true, false]),
+            programs: pick(dice, &[1, 1, 2]),
         }
     }
 }

@@ -6,18 +6,12 @@
 //! on `Overflow`, and guarantee 4). Otherwise an unused reservation would block all other senders
 //! although the channel is empty.
 
-use crate::common::real::{FLAVORS, assert_settled, reader};
-use crate::common::{self, Task};
-use futures::stream;
+use crate::common::real::{RUNTIMES, Receiving, assert_settled};
+use crate::common::{Task, scripted_stream};
+use futures::{StreamExt, stream};
 use stream_demux::{Attach, DemuxStreamExt, Overflow};
 use tokio::sync::mpsc;
 use tokio_util::sync::PollSender;
-
-/// The key of item `n` is `n / 10`.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "key functions take a reference")]
-fn tens(n: &u32) -> u32 {
-    n / 10
-}
 
 // One group, one channel.
 
@@ -25,7 +19,7 @@ fn tens(n: &u32) -> u32 {
 fn two_members_share_a_channel_of_one_place() {
     let (sender, mut receiver) = mpsc::channel(1);
     let sinks = [(1, PollSender::new(sender.clone())), (1, PollSender::new(sender))];
-    let demux = stream::iter([11]).demux_by(tens, stream::iter(sinks)).multicast();
+    let demux = stream::iter([11]).demux_by(|n| n / 10, stream::iter(sinks)).multicast();
     let mut task = Task::new(demux);
     assert!(task.run().is_pending());
     // The first member has sent its copy, the second waits for the place.
@@ -42,8 +36,8 @@ fn two_members_share_a_channel_of_one_place() {
 fn tokio_channel_of_one_place_serves_keys_of_every_policy() {
     const KEYS: usize = 30;
     const EACH: usize = 50;
-    for flavor in FLAVORS {
-        let (totals, read) = flavor.run(async {
+    for runtime in RUNTIMES {
+        let (totals, read) = runtime.run(async {
             let (sender, receiver) = mpsc::channel(1);
             let policies = [Overflow::Wait, Overflow::DropNewest, Overflow::DropOldest];
             let sinks: Vec<_> = (0..KEYS)
@@ -53,7 +47,7 @@ fn tokio_channel_of_one_place_serves_keys_of_every_policy() {
                 })
                 .collect();
             drop(sender);
-            let reader = reader(receiver);
+            let reader = tokio::spawn(Receiving(receiver).collect::<Vec<_>>());
             let input = stream::iter(0..KEYS * EACH);
             let demux = tokio::spawn(input.demux_by(|n| n % KEYS, stream::iter(sinks)));
             (demux.await.expect("the task panicked"), reader.await.expect("the task panicked"))
@@ -63,7 +57,7 @@ fn tokio_channel_of_one_place_serves_keys_of_every_policy() {
         for key in 0..KEYS {
             let of_key = read.iter().filter(|n| **n % KEYS == key).count();
             let least = if key % 3 == 0 { EACH } else { 1 };
-            assert!(of_key >= least, "{flavor:?}: {of_key} of key {key}");
+            assert!(of_key >= least, "{runtime:?}: {of_key} of key {key}");
         }
     }
 }
@@ -75,9 +69,9 @@ fn sink_without_items_keeps_no_reservation() {
     for overflow in [Overflow::Wait, Overflow::DropNewest, Overflow::DropOldest] {
         let (sender, mut receiver) = mpsc::channel(1);
         sender.try_send(0).expect("the channel is not empty");
-        let (input, items) = common::scripted_stream("input");
+        let (input, items) = scripted_stream("input");
         let attach = Attach::new(1, PollSender::new(sender.clone())).overflow(overflow);
-        let mut task = Task::new(input.demux_by(tens, stream::iter([attach])));
+        let mut task = Task::new(input.demux_by(|n| n / 10, stream::iter([attach])));
         items.push(11);
         for expected in [0, 11] {
             assert!(task.run().is_pending());

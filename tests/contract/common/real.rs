@@ -21,7 +21,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 use tokio_util::codec::{FramedRead, FramedWrite, LinesCodec, LinesCodecError};
 use tokio_util::sync::PollSender;
 
@@ -32,20 +31,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavor {
     CurrentThread,
-    /// Two workers.
-    MultiThread,
     Workers(usize),
 }
 
-pub const FLAVORS: [Flavor; 2] = [Flavor::CurrentThread, Flavor::MultiThread];
 pub const RUNTIMES: [Flavor; 4] =
-    [Flavor::CurrentThread, Flavor::Workers(1), Flavor::MultiThread, Flavor::Workers(4)];
+    [Flavor::CurrentThread, Flavor::Workers(1), Flavor::Workers(2), Flavor::Workers(4)];
 
 impl Flavor {
     fn runtime(self) -> Runtime {
         match self {
             Self::CurrentThread => Builder::new_current_thread().enable_io().build(),
-            Self::MultiThread => return Self::Workers(2).runtime(),
             Self::Workers(n) => Builder::new_multi_thread().worker_threads(n).enable_io().build(),
         }
         .expect("cannot build a runtime")
@@ -115,8 +110,10 @@ pub enum Sharing {
     Balance,
 }
 
+/// A sink whose error is a string.
+pub type BoxedSink<V> = Pin<Box<dyn Sink<V, Error = String> + Send>>;
 /// The end of a pipe that takes items.
-pub type Sending = Pin<Box<dyn Sink<u32, Error = String> + Send>>;
+pub type Sending = BoxedSink<u32>;
 /// The end of a pipe that returns them.
 pub type Receipt = BoxStream<'static, u32>;
 
@@ -171,7 +168,7 @@ impl Pipe {
 }
 
 /// Boxes a sink and converts its error to a string.
-fn boxed(sink: impl Sink<u32, Error: Debug> + Send + 'static) -> Sending {
+pub fn boxed<V: 'static>(sink: impl Sink<V, Error: Debug> + Send + 'static) -> BoxedSink<V> {
     Box::pin(sink.sink_map_err(|error| format!("{error:?}")))
 }
 
@@ -211,17 +208,6 @@ impl<K, V, E> Hooks<K, V, E> for Fates {
     fn detached(&mut self, _: Recipient<'_, K>, why: Detached<E>) {
         self.count("detached", why.as_str());
     }
-}
-
-/// Spawns a task that reads until the channel is closed, and returns the items.
-pub fn reader<T: Send + 'static>(mut receiver: mpsc::Receiver<T>) -> JoinHandle<Vec<T>> {
-    tokio::spawn(async move {
-        let mut items = Vec::new();
-        while let Some(item) = receiver.recv().await {
-            items.push(item);
-        }
-        items
-    })
 }
 
 /// Asserts that the totals of a completed demux add up.
