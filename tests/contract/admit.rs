@@ -33,16 +33,6 @@ fn admitted_items_are_sent_and_the_others_discarded() {
 }
 
 #[test]
-fn sink_is_not_polled_for_an_item_that_is_refused() {
-    let mut rig = rig().admitting(|_, _| false);
-    let a = rig.attach(1, "a");
-    a.fail(Op::Ready);
-    rig.send([101, 102]);
-    assert!(a.calls().is_empty());
-    assert_eq!((rig.totals().discarded, rig.totals().detached), (2, 0));
-}
-
-#[test]
 fn refused_item_does_not_overflow_a_queue() {
     for overflow in [Overflow::Wait, Overflow::DropNewest, Overflow::DropOldest, Overflow::Evict] {
         for buffer in [0, 2] {

@@ -93,21 +93,6 @@ fn pending_flushes_and_closes_of_others_continue() {
 // Events that unblock the input in the same poll.
 
 #[test]
-fn a_successor_that_is_not_ready_and_has_no_room_for_the_queue_blocks_in_its_place() {
-    let mut rig = Rig::new();
-    rig.blocked();
-    let new = rig.order(1, "new", |attach| attach.tag(5));
-    new.park();
-    let lines = rig.lines();
-    let hooks: Vec<_> = lines.iter().filter(|line| line.contains("blocked")).collect();
-    assert_eq!(hooks, ["unblocked 1", "blocked 1#5"]);
-    assert_eq!((rig.totals().queued, rig.input.left()), (1, 2), "nothing was read");
-    new.open();
-    rig.lines();
-    assert_eq!((new.items(), rig.totals().unmatched), (vec![101, 102], 1));
-}
-
-#[test]
 fn an_abort_frees_the_input_before_it_ends_the_attachments_one_by_one() {
     let mut rig = Rig::with(|demux| demux.budget(1));
     rig.attach(2, "b");

@@ -76,18 +76,6 @@ fn finish_that_is_ready_before_the_first_item_leaves_the_input_untouched() {
     assert_eq!((rig.totals().received, rig.input.left()), (0, 2));
 }
 
-#[test]
-fn finish_ends_an_endless_input() {
-    let mut rig = Rig::new();
-    let a = rig.attach(1, "a");
-    rig.input.endless(|_| 101);
-    assert!(rig.task.turns(5).is_pending());
-    rig.orders.push(Order::Finish);
-    rig.input.forbid_polls();
-    assert!(rig.task.run_within(3).is_ready());
-    assert_eq!((a.taken() as u64, a.flushed()), (rig.totals().received, a.taken()));
-}
-
 // Orders during completion.
 
 /// They would be closed gracefully without the abort.

@@ -473,17 +473,3 @@ fn detach_applies_to_the_receiving_attachment_and_evict_to_every_one_of_the_key(
     assert_eq!((rig.totals().discarded, rig.demux().draining()), (2, 1));
     assert!(!other.is_dropped());
 }
-
-#[test]
-fn orders_for_a_key_without_attachments_do_nothing() {
-    let mut rig = Rig::new();
-    rig.attach(1, "a").park();
-    rig.send([101]);
-    rig.attach(2, "b");
-    rig.apply(Order::Evict(2));
-    let before = rig.totals();
-    for order in [Order::Detach(2), Order::Evict(2), Order::Detach(3), Order::Evict(3)] {
-        assert!(rig.apply(order).is_empty());
-    }
-    assert_eq!((rig.totals(), rig.blocked_on()), (before, Some(0)));
-}

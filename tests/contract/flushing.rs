@@ -353,20 +353,6 @@ fn pending_flush_is_polled_again_when_it_is_due_after_another_item() {
 }
 
 #[test]
-fn flush_that_fails_frees_the_input_and_lets_others_be_flushed() {
-    for budget in [3, 4, 128] {
-        let mut rig = rig_with(|demux| demux.budget(budget));
-        let sinks = rig.attach_each(0..2);
-        sinks[1].park();
-        sinks[1].allow(1);
-        sinks[1].fail_quietly(Op::Flush);
-        rig.push([1, 1, 0, 0]);
-        rig.lines();
-        assert_eq!((sinks[0].flushed(), rig.input.left()), (2, 0), "budget {budget}");
-    }
-}
-
-#[test]
 fn flush_that_fails_after_the_end_completes_the_future() {
     for budget in [1, 2, 3, 4, 128] {
         let mut rig = rig_with(|demux| demux.budget(budget));

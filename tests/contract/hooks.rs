@@ -2,41 +2,10 @@
 //! every combination. What each call is for is told by `endings`; key and tag are in every call.
 
 use crate::common::{
-    Broken, Log, Op, Recorder, Rig, ScriptedSink, Split, Task, scripted_sink, scripted_stream,
+    Broken, Log, Op, Recorder, ScriptedSink, Task, scripted_sink, scripted_stream,
 };
 use futures::stream;
-use stream_demux::{Attach, DemuxStreamExt, Discarded, Hooks, Order, Overflow, Recipient};
-
-/// Logs calls of `admit`, but no flushes.
-fn rig() -> Rig {
-    rig_with(|demux| demux)
-}
-
-fn rig_with(settings: impl FnOnce(Split) -> Split) -> Rig {
-    Rig::with(settings).logging(|line| !line.ends_with("flushed") && !line.starts_with("key "))
-}
-
-#[test]
-fn tag_and_key_are_with_every_hook() {
-    let mut rig = rig().admitting(|_, n| *n != 103);
-    rig.order(1, "a", |attach| attach.tag(7)).park();
-    let mut lines = rig.send([103, 101]);
-    lines.extend(rig.apply(Order::Evict(1)));
-    assert_eq!(
-        lines,
-        [
-            "attached 1#7",
-            "admit 103 to 1#7",
-            "discarded 103 of 1#7 NotAdmitted",
-            "admit 101 to 1#7",
-            "blocked 1#7",
-            "unblocked 1#7",
-            "a dropped",
-            "discarded 101 of 1#7 Evicted",
-            "detached 1#7 Evicted"
-        ]
-    );
-}
+use stream_demux::{Attach, DemuxStreamExt, Discarded, Hooks, Overflow, Recipient};
 
 // Types that implement `Hooks`.
 

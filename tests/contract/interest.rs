@@ -21,24 +21,6 @@ fn keys(lines: Vec<String>) -> Vec<String> {
 // The first.
 
 #[test]
-fn key_attached_is_called_after_attached_and_before_the_items_of_the_key() {
-    let mut rig =
-        Rig::new().logging(|line| !line.ends_with("flushed")).admitting(|_, item| *item != 102);
-    rig.order(1, "a", |attach| attach.tag(7));
-    assert_eq!(
-        rig.send([101, 102]),
-        [
-            "attached 1#7",
-            "key 1 attached",
-            "admit 101 to 1#7",
-            "a sent 101",
-            "admit 102 to 1#7",
-            "discarded 102 of 1#7 NotAdmitted",
-        ]
-    );
-}
-
-#[test]
 fn key_attached_is_called_once_per_key_however_many_join() {
     let mut rig = rig_with(Demux::multicast);
     for key in [1, 2, 1, 1, 2] {

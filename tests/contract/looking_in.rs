@@ -41,29 +41,6 @@ fn recipients_are_the_receiving_attachments() {
     assert_eq!((rig.recipients().len(), rig.len(), rig.draining()), (3, 3, 0));
 }
 
-#[test]
-fn each_way_to_leave_drains_until_the_sink_is_closed() {
-    let mut rig = Rig::with(|demux| demux.buffer(1));
-    let replaced = rig.attach(1, "replaced");
-    let limited = rig.attach_on(2, "limited", |attach| attach.limit(1));
-    let refused = rig.order(1, "refused", Attach::keep_existing);
-    let idle = rig.order(3, "idle", |attach| attach.idle_timeout(1));
-    let all = [replaced, limited, refused, idle];
-    for sink in &all {
-        sink.hold(Op::Close);
-    }
-    rig.order(1, "new", |attach| attach);
-    rig.sleep();
-    rig.send([200]);
-    rig.apply(Order::Tick);
-    assert_eq!((rig.draining(), rig.len()), (4, 1));
-    for (left, sink) in (0..4).rev().zip(&all) {
-        sink.release(Op::Close);
-        rig.sleep();
-        assert_eq!(rig.draining(), left);
-    }
-}
-
 // The hooks.
 
 /// Admits a number of items, and counts the refused ones.

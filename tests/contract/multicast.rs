@@ -59,27 +59,6 @@ fn each_member_gets_a_clone_and_the_last_the_item_itself() {
 }
 
 #[test]
-fn thousand_members_get_their_copies_and_every_other_leaves() {
-    let mut rig = group_with(|demux| demux.budget(128));
-    let mut leases: Vec<_> = (0..1_000).map(|_| Lease::new()).collect();
-    let mut next = leases.iter_mut();
-    let members = rig.join_on(0..1_000, |attach| attach.leased(next.next().unwrap()));
-    rig.send([101, 102]);
-    let mut place = 0;
-    leases.retain(|_| {
-        place += 1;
-        place % 2 == 0
-    });
-    rig.send([103]);
-    assert_eq!(taken(&members), (0..1_000).map(|n| 2 + n % 2).collect::<Vec<_>>());
-    assert_eq!((rig.len(), rig.totals().copies), (500, 999 + 999 + 499));
-    let turns = rig.task.polls();
-    rig.apply(Order::Detach(1));
-    assert_eq!((rig.len(), rig.totals().detached), (0, 1_000));
-    assert!(rig.task.polls() - turns >= 500 / 128, "each member costs one unit");
-}
-
-#[test]
 fn keep_existing_is_refused_by_a_group_and_joins_a_free_key() {
     let mut rig = group();
     rig.join_on([1], Attach::keep_existing);
@@ -105,28 +84,6 @@ fn order_for_a_key_applies_to_all_its_members_in_the_order_in_which_they_joined(
         assert!(members.iter().all(SinkHandle::is_dropped));
         assert!(ended || rig.send([101]) == ["unmatched 101"]);
     }
-}
-
-#[test]
-fn members_that_reach_their_limits_leave_the_others() {
-    let mut rig = group();
-    let mut limits = [1, 9, 2].into_iter();
-    rig.join_on(1..=3, |attach| attach.limit(limits.next().unwrap()));
-    let mut lines = rig.send([101, 102, 103]);
-    lines.retain(|line| line.contains("sent") || line.contains("detached"));
-    assert_eq!(
-        lines,
-        [
-            "1 sent 101'",
-            "detached 1#1 Limited",
-            "2 sent 101'",
-            "3 sent 101",
-            "2 sent 102'",
-            "3 sent 102",
-            "detached 1#3 Limited",
-            "2 sent 103"
-        ]
-    );
 }
 
 // Members that are not ready, or fail.
@@ -162,24 +119,6 @@ fn member_that_is_not_ready_is_treated_under_its_own_policy() {
         assert_eq!(rig.send([102]), both, "{policy:?}");
         slow.open();
         assert_eq!(rig.lines(), ready, "{policy:?}");
-    }
-}
-
-#[test]
-fn slow_member_delays_the_next_item_and_not_this_one() {
-    for slow in 1..=3 {
-        let mut rig = group();
-        let members = rig.join(1..=3);
-        members[slow - 1].park();
-        rig.send([101, 102]);
-        let mut first = [1; 3];
-        first[slow - 1] = 0;
-        assert_eq!((taken(&members), rig.input.left()), (first.to_vec(), 1));
-        assert_eq!((rig.blocked_on(), rig.totals().queued), (Some(slow as u64), 1));
-        members[slow - 1].open();
-        rig.lines();
-        assert_eq!(taken(&members), [2; 3]);
-        assert!(members.iter().all(|member| member.flushed() == 2));
     }
 }
 

@@ -287,24 +287,6 @@ fn thirty_two_sinks_in_doubt_are_polled_in_a_turn_and_the_input_waits_for_the_ot
     }
 }
 
-/// A sink that lags, catches up and lags again loses exactly what has no room.
-#[test]
-fn drop_oldest_lags_catches_up_and_lags_again() {
-    let mut rig = Rig::new().logging(|line| line.starts_with("discarded"));
-    let a = rig.attach_on(1, "a", |attach| attach.overflow(DropOldest).buffer(2));
-    a.park();
-    for round in 0..3 {
-        let items = [0, 1, 2, 3].map(|n| 100 + 10 * round + n);
-        let lost = rig.send(items);
-        assert_eq!(lost, [0, 1].map(|n| format!("discarded {} of 1 Overflowed", items[n])));
-        a.allow(1);
-        rig.lines();
-        a.allow(1);
-        rig.lines();
-        assert_eq!(a.take_items(), items[2..]);
-    }
-}
-
 /// The policy acts before the end. An attachment that leaves alone keeps what waits for it.
 #[test]
 fn finish_waits_for_a_sink_in_doubt_and_detach_does_not() {

@@ -1,24 +1,10 @@
 //! An order attaches a sink to a key that has one (*Attachments*). The new sink takes over key and
 //! queue, and the old sink is flushed and closed in the background.
 
-use crate::common::{Rig, hooks, scripted_sink};
+use crate::common::{Rig, hooks};
 use stream_demux::Overflow;
 
 // Replacing.
-
-#[test]
-fn the_sequence_is_split_exactly_where_the_order_came() {
-    let mut rig = Rig::new();
-    let old = rig.attach(1, "old");
-    let (sink, new) = scripted_sink("new");
-    let orders = rig.orders.clone();
-    rig.input.extend(100..150);
-    rig.input.action(move || orders.push((1, sink).into()));
-    rig.input.extend(150..200);
-    rig.lines();
-    assert_eq!(old.items(), (100..150).collect::<Vec<_>>());
-    assert_eq!(new.items(), (150..200).collect::<Vec<_>>());
-}
 
 #[test]
 fn queue_that_moves_under_wait_holds_the_input_until_it_fits_the_buffer_of_the_new_sink() {
@@ -131,5 +117,3 @@ fn moved_items_count_towards_the_limit_and_the_surplus_is_unmatched() {
         assert_eq!(hooks(rig.send([104])), ["unmatched 104"]);
     }
 }
-
-// `keep_existing`.

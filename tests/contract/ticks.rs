@@ -3,7 +3,7 @@
 //! ticks, nothing expires.
 
 use crate::common::{Op, Rig, SinkHandle, Split, Terms, hooks};
-use stream_demux::{Attach, Lease, Order};
+use stream_demux::Order;
 
 impl Rig {
     /// Sends a tick, and runs until the task parks. Returns the calls of hooks.
@@ -97,23 +97,6 @@ fn sink_that_is_stuck_is_evicted_at_the_nth_tick() {
 }
 
 #[test]
-fn sink_that_completes_something_in_every_unit_does_not_stall() {
-    let mut rig = Rig::new();
-    let a = rig.attach_on(1, "a", |attach| attach.buffer(30).stall_timeout(2));
-    a.park();
-    rig.send(100..130);
-    for _ in 0..20 {
-        rig.ticks_without_effect(1);
-        a.allow(1);
-        rig.sleep();
-    }
-    rig.log.take();
-    assert_eq!(a.taken(), 20);
-    rig.ticks_without_effect(1);
-    assert_eq!(rig.tick().last().unwrap(), "detached 1 Stalled");
-}
-
-#[test]
 fn sink_that_only_wakes_itself_stalls() {
     for stuck in STUCK {
         for turns in [1, 2, 3, 20, 40] {
@@ -159,50 +142,6 @@ fn sinks_that_wait_for_their_turn_do_not_stall() {
     }
 }
 
-#[test]
-fn graceful_leave_has_a_deadline_for_every_reason() {
-    // By a lease.
-    let mut rig = Rig::with(|demux| demux.stall_timeout(2));
-    let mut lease = Lease::new();
-    rig.attach_on(1, "a", |attach| attach.buffer(1).leased(&mut lease)).park();
-    rig.send([101]);
-    lease.detach();
-    rig.ticks_without_effect(1);
-    assert_eq!(rig.tick(), ["discarded 101 of 1 Evicted", "detached 1 Stalled"]);
-    // By its limit, or because it was refused or took no key.
-    rig.attach(2, "kept");
-    let terms: [fn(Terms) -> Terms; 3] =
-        [|attach| attach.limit(1), |attach| attach.limit(0), Attach::keep_existing];
-    for (terms, key) in terms.into_iter().zip([1, 1, 2]) {
-        let a = rig.order(key, "a", |attach| terms(attach.tag(9)));
-        a.hold(Op::Close);
-        rig.send([100]);
-        assert!(a.is_closing());
-        rig.ticks_without_effect(1);
-        assert_eq!(rig.tick(), [format!("detached {key}#9 Stalled")]);
-    }
-}
-
-#[test]
-fn end_has_a_deadline() {
-    for close_only in [false, true] {
-        let mut rig = Rig::with(|demux| demux.stall_timeout(3).buffer(1));
-        let a = rig.attach(1, "a");
-        rig.attach(2, "b");
-        if close_only {
-            a.hold(Op::Close);
-        } else {
-            a.park();
-            rig.send([101]);
-        }
-        rig.input.end();
-        assert_eq!(hooks(rig.lines()), ["detached 2 Finished"]);
-        rig.ticks_without_effect(2);
-        rig.orders.push(Order::Tick);
-        assert_eq!(hooks(rig.last_lines()).last().unwrap(), "detached 1 Stalled");
-    }
-}
-
 // Idle.
 
 #[test]
@@ -232,20 +171,6 @@ fn item_restarts_the_idle_count() {
     }
 }
 
-#[test]
-fn attachment_with_waiting_items_is_not_idle() {
-    for stuck in [Stuck::Held, Stuck::Queued, Stuck::Flush] {
-        let mut rig = Rig::new();
-        let a = stuck.attach(&mut rig, |attach| attach.idle_timeout(1));
-        rig.ticks_without_effect(5);
-        a.release(stuck.op());
-        rig.sleep();
-        rig.log.take();
-        rig.ticks_without_effect(1);
-        assert_eq!(rig.tick(), ["detached 1 Idle"], "{stuck:?}");
-    }
-}
-
 /// The wait began and ended between two ticks.
 #[test]
 fn unit_in_which_the_input_waited_does_not_count_for_idleness() {
@@ -262,23 +187,6 @@ fn unit_in_which_the_input_waited_does_not_count_for_idleness() {
     }
     rig.ticks_without_effect(1);
     assert_eq!(rig.tick(), ["detached 1 Idle"]);
-}
-
-/// Only the one that the input waits for has something pending.
-#[test]
-fn time_outs_of_stuck_sinks_under_wait_add_up() {
-    let mut rig = Rig::with(|demux| demux.stall_timeout(3)).with_silent_sinks();
-    let sinks: Vec<_> = (1..=4).map(|key| rig.attach(key, key)).collect();
-    sinks.iter().for_each(SinkHandle::park);
-    rig.send([101, 201, 301, 401]);
-    for key in 1..=4 {
-        for tick in 1..=3 {
-            let lines = rig.tick();
-            let evicted = lines.contains(&format!("detached {key} Stalled"));
-            assert_eq!(evicted, tick == 3, "{key}, tick {tick}: {lines:?}");
-        }
-    }
-    assert_eq!(rig.len(), 0);
 }
 
 #[test]
