@@ -26,9 +26,14 @@ const AT_ONCE: usize = 16;
 /// Limits how many batches are published at a time, and the bytes of all batches, which may also be
 /// arriving or waiting. A body takes bytes only as they arrive, so connections that send nothing
 /// hold up no others.
+///
+/// The first `free` bytes of a body are not limited, so that bodies that do not go on to arrive hold up
+/// only larger ones. `free` is `--max-body`: a connection may have as many bytes anyway, in the body
+/// of a single message.
 pub struct Batches {
     places: Semaphore,
     bytes: Semaphore,
+    free: usize,
     /// Held by a body that goes on to arrive without bytes: if others have used them all, one is
     /// still completed after the other.
     last: Semaphore,
@@ -37,28 +42,37 @@ pub struct Batches {
 /// The bytes of one body.
 pub struct Room<'a> {
     of: &'a Batches,
+    /// The bytes that have arrived, with those that wait for room.
+    arrived: usize,
     bytes: Option<SemaphorePermit<'a>>,
     last: Option<SemaphorePermit<'a>>,
 }
 
 impl Batches {
-    pub fn new(max_batch: usize) -> Self {
+    pub fn new(max_batch: usize, max_body: usize) -> Self {
         let bytes = max_batch.saturating_mul(AT_ONCE).min(Semaphore::MAX_PERMITS);
         let new = Semaphore::new;
-        Self { places: new(AT_ONCE), bytes: new(bytes), last: new(1) }
+        Self { places: new(AT_ONCE), bytes: new(bytes), free: max_body, last: new(1) }
+    }
+
+    fn room(&self) -> Room<'_> {
+        Room { of: self, arrived: 0, bytes: None, last: None }
     }
 }
 
 impl Room<'_> {
     /// Takes bytes for the next part of the body, when there are some.
     pub async fn take(&mut self, bytes: usize) {
-        let Self { of, bytes: taken, last } = self;
-        if last.is_some() {
+        let Self { of, arrived, bytes: taken, last } = self;
+        *arrived += bytes;
+        let has = taken.as_ref().map_or(0, SemaphorePermit::num_permits);
+        let lacking = arrived.saturating_sub(of.free).saturating_sub(has);
+        if lacking == 0 || last.is_some() {
             return;
         }
         tokio::select! {
             biased;
-            Ok(more) = of.bytes.acquire_many(bytes.try_into().unwrap_or(u32::MAX)) => {
+            Ok(more) = of.bytes.acquire_many(lacking.try_into().unwrap_or(u32::MAX)) => {
                 match taken {
                     Some(taken) => taken.merge(more),
                     none => *none = Some(more),
@@ -127,7 +141,7 @@ async fn try_publish(
     access::check_token(gateway, headers)?;
     refuse_if_draining(gateway)?;
     let most = gateway.config.max_batch;
-    let mut room = Room { of: &gateway.batches, bytes: None, last: None };
+    let mut room = gateway.batches.room();
     let what = || format!("a batch has at most {most} bytes");
     let waits = headers.contains_key(header::EXPECT);
     let body = read(body, most, what, waits, Some(&mut room)).await?;
@@ -171,4 +185,28 @@ fn parse<'a>(gateway: &Gateway, body: &'a [u8]) -> Result<(Vec<usize>, Vec<Line<
         return Err(Refusal::new(StatusCode::BAD_REQUEST, "bad_request", what).into());
     }
     Ok((numbers, lines))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn bodies_that_do_not_go_on_hold_up_only_larger_ones() {
+        let batches = Batches::new(1_000, 100);
+        // 400 bytes of each are limited: forty take all, and the next one takes the place of the last.
+        let mut stopped: Vec<_> = (0..42).map(|_| batches.room()).collect();
+        for room in &mut stopped {
+            room.take(500).now_or_never();
+        }
+        let mut small = batches.room();
+        assert_eq!(small.take(60).now_or_never(), Some(()));
+        assert_eq!(small.take(40).now_or_never(), Some(()));
+        assert_eq!(small.take(1).now_or_never(), None, "it is not small any more");
+        drop(stopped);
+        assert_eq!(small.take(800).now_or_never(), Some(()));
+        assert_eq!(small.bytes.map(|bytes| bytes.num_permits()), Some(801));
+    }
 }

@@ -545,7 +545,7 @@ mod tests {
                 router::start(&config, hooks, interruptions, Arc::clone(&budget));
             let gateway = Arc::new(Gateway {
                 places: Arc::new(Semaphore::new(1)),
-                batches: Batches::new(1),
+                batches: Batches::new(1, 1),
                 clients: TaskTracker::new(),
                 is_local: true,
                 routed: CancellationToken::new(),

@@ -125,7 +125,7 @@ pub async fn run(config: Config) -> Result<(), String> {
     };
     let gateway = Arc::new(Gateway {
         places: Arc::new(Semaphore::new(config.max_connections as usize)),
-        batches: Batches::new(config.max_batch),
+        batches: Batches::new(config.max_batch, config.max_body),
         clients: TaskTracker::new(),
         is_local: address.ip().is_loopback(),
         routed: CancellationToken::new(),

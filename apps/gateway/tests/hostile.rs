@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use common::{Client, Gateway, PROGRAM, soon, until};
@@ -96,6 +97,30 @@ async fn batches_that_trickle_hold_up_no_others() {
             assert_eq!(client.next().await["body"], "x");
         }
         assert!(start.elapsed() < Duration::from_secs(5), "{sent}: {:?}", start.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn large_batches_that_are_not_finished_hold_up_no_small_ones() {
+    let gateway = Gateway::start(&["--max-batch", "100000", "--max-body", "1000"]).await;
+    let head = "POST /publish HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n";
+    let mut unfinished = Vec::new();
+    for _ in 0..40 {
+        let mut socket = TcpStream::connect(gateway.address).await.unwrap();
+        socket.write_all(head.as_bytes()).await.unwrap();
+        socket.write_all(&vec![b'\n'; 90_000]).await.unwrap();
+        unfinished.push(socket);
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await; // until they are read
+    let line = json!({ "key": "tea", "body": "x" }).to_string();
+    for _ in 0..5 {
+        let (status, reply) = gateway.ask(Method::POST, "/publish", &[], line.clone()).await;
+        assert_eq!(status, StatusCode::ACCEPTED, "{reply}");
+    }
+    // They are given up after 10 s: the small ones have not waited for that.
+    for socket in &unfinished {
+        let answer = socket.try_read(&mut [0]).map_err(|error| error.kind());
+        assert_eq!(answer, Err(ErrorKind::WouldBlock), "a large one was answered first");
     }
 }
 
