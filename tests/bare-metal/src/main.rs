@@ -248,16 +248,20 @@ fn check(totals: &Totals, observed: &Observed) {
         observed.blocked > 0 && observed.blocked == observed.unblocked,
         "the UART never blocked the input"
     );
+    let (first, at_the_end) = observed.detached.split_at(2);
     assert_eq!(
-        observed.detached,
-        [
-            (Channel::Current, 0, Detached::Replaced),
-            (Channel::Pressure, 0, Detached::Evicted),
-            (Channel::Current, 2, Detached::Finished),
-            (Channel::Temperature, 0, Detached::Finished),
-            (Channel::Vibration, 0, Detached::Evicted),
-        ]
+        first,
+        [(Channel::Current, 0, Detached::Replaced), (Channel::Pressure, 0, Detached::Evicted)]
     );
+    // In real time, the UART and the second loop may finish in either order.
+    assert_eq!(at_the_end.len(), 3);
+    for ended in [
+        (Channel::Current, 2, Detached::Finished),
+        (Channel::Temperature, 0, Detached::Finished),
+        (Channel::Vibration, 0, Detached::Evicted),
+    ] {
+        assert!(at_the_end.contains(&ended), "{at_the_end:?} lacks {ended:?}");
+    }
 
     let unmatched = u64::from(pressure - shown + humidity);
     let discarded = u64::from(vibration - CREDIT);
