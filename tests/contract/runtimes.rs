@@ -1,15 +1,14 @@
 //! One program on different runtimes: the demux, its producer and each reader are separate tasks.
 //!
-//! Guarantee 13: the crate works on any runtime. Each program runs in a separate thread and fails
-//! after a minute, because a lost wake-up would let it wait forever.
+//! Guarantee 13: the crate works on any runtime.
 
 use std::future::{Future, poll_fn};
 use std::ops::Range;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, mpsc as std_mpsc};
 use std::thread;
-use std::time::Duration;
 
+use crate::common::real::{Flavor, within_a_minute};
 use futures::channel::{mpsc, oneshot};
 use futures::executor::{self, LocalPool};
 use futures::task::SpawnExt;
@@ -102,15 +101,9 @@ async fn program(spawn: impl Fn(Task)) -> Outcome {
 /// Runs the program with `run`, and accounts for every item.
 #[track_caller]
 fn check(run: impl FnOnce() -> Outcome + Send + 'static) {
-    let (done, outcome) = std_mpsc::channel();
-    let runner = thread::spawn(move || drop(done.send(run())));
-    let Ok(Outcome { totals, kept, late, stuck, leased }) =
-        outcome.recv_timeout(Duration::from_secs(60))
-    else {
-        // It has panicked and printed a message, or it waits forever.
-        panic!("the program {}", if runner.is_finished() { "panicked" } else { "did not finish" });
-    };
-    runner.join().expect("the thread panicked");
+    let outcome = within_a_minute(run);
+    let Outcome { totals, kept, late, stuck, leased } =
+        outcome.unwrap_or_else(|fault| panic!("{fault}"));
 
     let all = |key| ITEMS.filter(move |n| n % KEYS == key).collect::<Vec<_>>();
     assert_eq!(kept, all(KEPT));
@@ -134,19 +127,18 @@ fn check(run: impl FnOnce() -> Outcome + Send + 'static) {
     assert_eq!(totals.unmatched, count(3 * EACH - late.len()) - leased - held);
 }
 
-fn on_tokio(mut runtime: tokio::runtime::Builder) -> Outcome {
-    let runtime = runtime.build().expect("cannot build a runtime");
-    runtime.block_on(program(|task| drop(tokio::spawn(task))))
+fn on_tokio(flavor: Flavor) -> Outcome {
+    flavor.runtime().block_on(program(|task| drop(tokio::spawn(task))))
 }
 
 #[test]
 fn tokio_in_one_thread() {
-    check(|| on_tokio(tokio::runtime::Builder::new_current_thread()));
+    check(|| on_tokio(Flavor::CurrentThread));
 }
 
 #[test]
 fn tokio_in_many_threads() {
-    check(|| on_tokio(tokio::runtime::Builder::new_multi_thread()));
+    check(|| on_tokio(Flavor::Workers(4)));
 }
 
 /// The program runs outside of the executor, as in `smol::block_on`.

@@ -38,7 +38,7 @@ pub const RUNTIMES: [Flavor; 4] =
     [Flavor::CurrentThread, Flavor::Workers(1), Flavor::Workers(2), Flavor::Workers(4)];
 
 impl Flavor {
-    fn runtime(self) -> Runtime {
+    pub fn runtime(self) -> Runtime {
         match self {
             Self::CurrentThread => Builder::new_current_thread().enable_io().build(),
             Self::Workers(n) => Builder::new_multi_thread().worker_threads(n).enable_io().build(),
@@ -64,16 +64,27 @@ impl Flavor {
     where
         F: Future<Output: Send> + Send + 'static,
     {
-        let (done, output) = std_mpsc::channel();
-        let runner = thread::spawn(move || drop(done.send(self.runtime().block_on(program))));
-        output.recv_timeout(PATIENCE).map_err(|error| match error {
-            RecvTimeoutError::Disconnected => {
-                drop(runner.join());
-                "the program panicked"
-            }
-            RecvTimeoutError::Timeout => "the program did not finish",
-        })
+        within_a_minute(move || self.runtime().block_on(program))
     }
+}
+
+/// Runs a program in a thread of its own. A lost wake-up would let it wait forever.
+///
+/// # Errors
+///
+/// Returns what happened if it panics or does not finish within a minute.
+pub fn within_a_minute<T: Send + 'static>(
+    program: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, &'static str> {
+    let (done, output) = std_mpsc::channel();
+    let runner = thread::spawn(move || drop(done.send(program())));
+    output.recv_timeout(PATIENCE).map_err(|error| match error {
+        RecvTimeoutError::Disconnected => {
+            drop(runner.join());
+            "the program panicked"
+        }
+        RecvTimeoutError::Timeout => "the program did not finish",
+    })
 }
 
 /// A tokio receiver as a stream.
