@@ -221,11 +221,8 @@ where
 
     /// Spends what the comparisons cost that were made since this was called last.
     fn pay_comparisons(&mut self, items: &mut Allowance) {
-        let units = self.beyond.comparisons / COMPARISONS;
-        if units > 0 {
-            self.beyond.comparisons %= COMPARISONS;
-            items.spend_up_to(units);
-        }
+        items.spend_up_to(self.beyond.comparisons / COMPARISONS);
+        self.beyond.comparisons %= COMPARISONS;
     }
 
     /// The policy acts on items that come while the sinks of a queue are full, until `most`

@@ -1,7 +1,7 @@
 //! `Demux::balance` (*Groups*): the sinks of a key share one queue, and each item goes to one of
 //! them. How members end is in `endings`.
 
-use crate::common::{Op, Rig, SinkHandle, Terms};
+use crate::common::{CoopBudget, Op, Rig, SinkHandle, Terms};
 use stream_demux::{Lease, Order, Overflow};
 
 /// A rig that does not log flushes.
@@ -269,4 +269,21 @@ fn members_in_doubt_that_fail_leave_the_queue_to_the_other_or_to_nobody() {
         rig.lines();
         assert_eq!(items(&sinks)[1], [101, 102][..4 - 2 * failing], "{lines:?}");
     }
+}
+
+/// It yields, so that no wake of it announces the close.
+#[test]
+fn member_in_doubt_that_reaches_its_limit_is_closed_in_the_same_turn() {
+    let mut rig = balanced();
+    let mut limits = [9, 3].into_iter();
+    let sinks = rig.share_on(1..=2, |attach| {
+        attach.overflow(Overflow::DropNewest).buffer(1).limit(limits.next().unwrap())
+    });
+    sinks[0].park();
+    sinks[1].share(&CoopBudget::deferred(2));
+    rig.push(101..=105);
+    assert_eq!(rig.turn(), ["2 sent 101", "2 sent 102"]);
+    let lines = rig.turn();
+    assert!(lines.contains(&"detached 1#2 Limited".to_owned()), "{lines:?}");
+    assert_eq!((sinks[1].items(), sinks[1].is_closed()), (vec![101, 102, 103], true));
 }

@@ -3,7 +3,7 @@
 //! ticks, nothing expires.
 
 use crate::common::{Op, Rig, SinkHandle, Split, Terms, hooks};
-use stream_demux::Order;
+use stream_demux::{Attach, Lease, Order};
 
 impl Rig {
     /// Sends a tick, and runs until the task parks. Returns the calls of hooks.
@@ -97,6 +97,23 @@ fn sink_that_is_stuck_is_evicted_at_the_nth_tick() {
 }
 
 #[test]
+fn sink_that_completes_something_in_every_unit_does_not_stall() {
+    let mut rig = Rig::new();
+    let a = rig.attach_on(1, "a", |attach| attach.buffer(30).stall_timeout(2));
+    a.park();
+    rig.send(100..130);
+    for _ in 0..20 {
+        rig.ticks_without_effect(1);
+        a.allow(1);
+        rig.sleep();
+    }
+    rig.log.take();
+    assert_eq!(a.taken(), 20);
+    rig.ticks_without_effect(1);
+    assert_eq!(rig.tick().last().unwrap(), "detached 1 Stalled");
+}
+
+#[test]
 fn sink_that_only_wakes_itself_stalls() {
     for stuck in STUCK {
         for turns in [1, 2, 3, 20, 40] {
@@ -118,18 +135,27 @@ fn sink_that_only_wakes_itself_stalls() {
     }
 }
 
-/// A woken sink that the demux has not yet polled is not stalled.
+/// A woken sink that the demux has not yet polled is not stalled, whatever it has done before.
 #[test]
 fn sinks_that_wait_for_their_turn_do_not_stall() {
-    for budget in [1, 2, 4, 16] {
-        let mut rig = Rig::with(|demux| demux.budget(budget).stall_timeout(1).buffer(3));
+    for (budget, has_moved) in [(1, false), (2, false), (4, false), (16, false), (16, true)] {
+        let stall_timeout = 1 + u32::from(has_moved);
+        let mut rig =
+            Rig::with(|demux| demux.budget(budget).stall_timeout(stall_timeout).buffer(3));
         let rig = &mut rig;
         let sinks = rig.attach_each(0..100);
+        if has_moved {
+            rig.ticks_without_effect(1);
+            rig.send((0..100).map(|n| n * 100 + 99));
+        }
         for sink in &sinks {
             sink.park();
         }
         rig.send((0..300).map(|n| n % 100 * 100 + n / 100));
         assert_eq!(rig.totals().queued, 300);
+        if has_moved {
+            rig.ticks_without_effect(1);
+        }
         sinks.iter().for_each(SinkHandle::open);
         let mut turns = 0;
         while rig.totals().queued > 0 {
@@ -138,7 +164,52 @@ fn sinks_that_wait_for_their_turn_do_not_stall() {
         }
         assert!(turns >= 300 / budget, "the sinks did not wait for their turn: {turns} turns");
         rig.sleep();
-        assert_eq!((rig.len(), rig.totals().delivered), (100, 300), "budget {budget}");
+        let delivered = 300 + if has_moved { 100 } else { 0 };
+        assert_eq!((rig.len(), rig.totals().delivered), (100, delivered), "budget {budget}");
+    }
+}
+
+#[test]
+fn graceful_leave_has_a_deadline_for_every_reason() {
+    // By a lease.
+    let mut rig = Rig::with(|demux| demux.stall_timeout(2));
+    let mut lease = Lease::new();
+    rig.attach_on(1, "a", |attach| attach.buffer(1).leased(&mut lease)).park();
+    rig.send([101]);
+    lease.detach();
+    rig.ticks_without_effect(1);
+    assert_eq!(rig.tick(), ["discarded 101 of 1 Evicted", "detached 1 Stalled"]);
+    // By its limit, or because it was refused or took no key.
+    rig.attach(2, "kept");
+    let terms: [fn(Terms) -> Terms; 3] =
+        [|attach| attach.limit(1), |attach| attach.limit(0), Attach::keep_existing];
+    for (terms, key) in terms.into_iter().zip([1, 1, 2]) {
+        let a = rig.order(key, "a", |attach| terms(attach.tag(9)));
+        a.hold(Op::Close);
+        rig.send([100]);
+        assert!(a.is_closing());
+        rig.ticks_without_effect(1);
+        assert_eq!(rig.tick(), [format!("detached {key}#9 Stalled")]);
+    }
+}
+
+#[test]
+fn end_has_a_deadline() {
+    for close_only in [false, true] {
+        let mut rig = Rig::with(|demux| demux.stall_timeout(3).buffer(1));
+        let a = rig.attach(1, "a");
+        rig.attach(2, "b");
+        if close_only {
+            a.hold(Op::Close);
+        } else {
+            a.park();
+            rig.send([101]);
+        }
+        rig.input.end();
+        assert_eq!(hooks(rig.lines()), ["detached 2 Finished"]);
+        rig.ticks_without_effect(2);
+        rig.orders.push(Order::Tick);
+        assert_eq!(hooks(rig.last_lines()).last().unwrap(), "detached 1 Stalled");
     }
 }
 
@@ -171,6 +242,20 @@ fn item_restarts_the_idle_count() {
     }
 }
 
+#[test]
+fn attachment_with_waiting_items_is_not_idle() {
+    for stuck in [Stuck::Held, Stuck::Queued, Stuck::Flush] {
+        let mut rig = Rig::new();
+        let a = stuck.attach(&mut rig, |attach| attach.idle_timeout(1));
+        rig.ticks_without_effect(5);
+        a.release(stuck.op());
+        rig.sleep();
+        rig.log.take();
+        rig.ticks_without_effect(1);
+        assert_eq!(rig.tick(), ["detached 1 Idle"], "{stuck:?}");
+    }
+}
+
 /// The wait began and ended between two ticks.
 #[test]
 fn unit_in_which_the_input_waited_does_not_count_for_idleness() {
@@ -187,6 +272,23 @@ fn unit_in_which_the_input_waited_does_not_count_for_idleness() {
     }
     rig.ticks_without_effect(1);
     assert_eq!(rig.tick(), ["detached 1 Idle"]);
+}
+
+/// Only the one that the input waits for has something pending.
+#[test]
+fn time_outs_of_stuck_sinks_under_wait_add_up() {
+    let mut rig = Rig::with(|demux| demux.stall_timeout(3)).with_silent_sinks();
+    let sinks: Vec<_> = (1..=4).map(|key| rig.attach(key, key)).collect();
+    sinks.iter().for_each(SinkHandle::park);
+    rig.send([101, 201, 301, 401]);
+    for key in 1..=4 {
+        for tick in 1..=3 {
+            let lines = rig.tick();
+            let evicted = lines.contains(&format!("detached {key} Stalled"));
+            assert_eq!(evicted, tick == 3, "{key}, tick {tick}: {lines:?}");
+        }
+    }
+    assert_eq!(rig.len(), 0);
 }
 
 #[test]
