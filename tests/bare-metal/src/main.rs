@@ -253,7 +253,8 @@ fn check(totals: &Totals, observed: &Observed) {
         first,
         [(Channel::Current, 0, Detached::Replaced), (Channel::Pressure, 0, Detached::Evicted)]
     );
-    // In real time, the UART and the second loop may finish in either order.
+    // In real time, the UART and the second loop may finish in either order. `run` checks the order
+    // where the clock counts instructions.
     assert_eq!(at_the_end.len(), 3);
     for ended in [
         (Channel::Current, 2, Detached::Finished),
@@ -323,6 +324,9 @@ fn main() -> ! {
     hprintln!("refused by a full inbox, by channel: {:?}", refused);
     hprintln!("the UART blocked the input {} times", observed.blocked);
     hprintln!("lines sent: {}", UART.read().0);
+    for (channel, _, _) in &observed.detached {
+        hprintln!("detached: {:?}", channel);
+    }
     hprintln!("polls of the demux: {}; the processor slept {} times", polls, slept);
     hprintln!("heap, at most: {} bytes; {} allocations", heap::peak(), heap::allocations());
     hprintln!("stack, at most: {} bytes", stack());
