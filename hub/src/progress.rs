@@ -21,11 +21,11 @@ use pin_project_lite::pin_project;
 use crate::bounds::InputStream;
 
 /// Tells up to which position of each partition of a log everything is done, while items are done
-/// in any order. For Kafka, Kinesis, the streams of Redis or NATS, and the
-/// like.
+/// in any order. For Kafka, Kinesis, the streams of Redis or NATS, and the like.
 ///
 /// [`begin`](Self::begin) an item when it is read, before it goes to the workers, or let
-/// [`track`](Self::track) do so for each item of a stream; its [`Ticket`] travels with it. Whoever has handled it calls [`done`](Ticket::done). Commit what
+/// [`track`](Self::track) do so for each item of a stream; its [`Ticket`] travels with it.
+/// The worker that has handled it calls [`done`](Ticket::done). Commit what
 /// [`committable`](Self::committable) returns now and then, and at the end; [`open`](Self::open)
 /// names what is not done.
 ///

@@ -73,7 +73,7 @@ impl Beyond {
         self.polled.clear();
     }
 
-    /// The slot that the input waits for, as the hooks were told.
+    /// The slot that `Hooks::blocked` was called for last, until `Hooks::unblocked` is.
     pub(super) fn blocked_on(&self) -> Option<SlotId> {
         self.blocked_on
     }

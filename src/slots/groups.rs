@@ -1,5 +1,5 @@
-//! Slots that share a key: the walk through a group; the queue that its members share, which is that
-//! of the first one, and the line of those that may be ready.
+//! Slots that share a key: the walk through a group; the queue that its members share, which is
+//! that of the first one, and the line of those that may be ready.
 
 use super::Slots;
 use super::flush::Flushes;
@@ -82,8 +82,8 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         }
     }
 
-    /// A slot has joined a group that shares a queue: it stands in line. So does the head, if it was
-    /// alone.
+    /// A slot has joined a group that shares a queue: it stands in line. So does the head, if it
+    /// was alone.
     pub(super) fn join_line(&mut self, group: usize, id: SlotId) {
         let Some(head) = self.group(group).head() else { return };
         if self.group(group).len() == 2 {

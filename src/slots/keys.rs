@@ -202,8 +202,8 @@ where
         self.len += usize::from(receives);
     }
 
-    /// Gives an attachment a slot in place of another one, which leaves, and the items that wait for
-    /// that.
+    /// Gives an attachment a slot in place of another one, which leaves, and the items that wait
+    /// for that.
     pub(crate) fn replace(&mut self, old: SlotId, new: NewSlot<K, S>) -> SlotId {
         let backlog = self.slot_mut(old).take_queue().items;
         self.begin_to_leave(old, LeaveReason::Replaced);

@@ -29,7 +29,7 @@ use crate::bounds::{HubItem, InputStream};
 /// # async fn main() {
 /// let hub = Hub::builder()
 ///     .capacity(256)
-///     .on_unmatched(|key: String, item: u64| println!("nobody listens to {key}: {item}"))
+///     .on_unmatched(|key: String, item: u64| println!("{key} has no subscriber: {item}"))
 ///     .spawn();
 /// hub.publish("tea".to_owned(), 1).await.unwrap();
 /// # }
@@ -126,7 +126,8 @@ impl<K, V, St, B> Builder<K, V, St, B> {
     /// [replay](crate::Terms::replay); the default is 0.
     ///
     /// The items are kept while the hub runs, whether the key has subscribers or not, of at most as
-    /// many keys as [`replay_keys`](Self::replay_keys) says. [`Stats`](crate::Stats) tell how much there is. An item costs one more clone.
+    /// many keys as [`replay_keys`](Self::replay_keys) says. [`Stats`](crate::Stats) tell how
+    /// much there is. An item costs one more clone.
     ///
     /// # Examples
     ///

@@ -2,7 +2,7 @@
 //!
 //! Everything is behind one lock, which is held only to move items and wakers: items are dropped
 //! and tasks are woken after it is released. Three atomics save the lock. They are written under
-//! it, so whoever takes the lock sees the truth.
+//! it, so a thread that takes the lock sees the truth.
 //!
 //! * `load` is the number of items. A sink that reads an old value either takes the lock and looks
 //!   again, or adds one item beyond the capacity.

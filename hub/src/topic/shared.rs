@@ -4,8 +4,8 @@
 //! Items are cloned and dropped, and tasks are woken, after it is released.
 //!
 //! The topic of a key of a hub belongs to the key's readers: it takes no reader after its last one
-//! has left. Whoever subscribes then makes a new one, so a reader never joins a topic whose sink is
-//! about to be dropped.
+//! has left. A subscription that comes then makes a new one, so a reader never joins a topic whose
+//! sink is about to be dropped.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -72,7 +72,7 @@ fn sink_that_exceeds_its_capacity_is_found() {
 }
 
 #[test]
-fn sink_that_delivers_other_items_is_told_which() {
+fn report_of_a_sink_that_delivers_other_items_names_them() {
     for (wrong, what) in [
         (Wrong::SendsTwice, "item 3 arrived twice"),
         (Wrong::Reorders, "item 3 arrived before item 2"),

@@ -72,8 +72,8 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         self.slot.buffer(self.extras)
     }
 
-    /// Adds an item that was admitted. Without room for it, it is beyond the buffer; otherwise it is
-    /// accepted. Returns `false` if that was the last item that the slot may accept.
+    /// Adds an item that was admitted. Without room for it, it is beyond the buffer; otherwise it
+    /// is accepted. Returns `false` if that was the last item that the slot may accept.
     pub(crate) fn enqueue(&mut self, item: V, room: usize) -> bool {
         let may_replace = self.slot.is_queued() && self.slot.conflates();
         self.slot.set(QUEUED, true);
