@@ -208,6 +208,11 @@ impl Log {
         cursor.position < self.floor
     }
 
+    /// The position from which on the items are within the limits.
+    pub(super) fn floor(&self) -> u64 {
+        self.floor
+    }
+
     /// Changes the limits. Nothing was appended yet.
     pub(super) fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;

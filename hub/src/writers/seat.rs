@@ -32,6 +32,14 @@ pub(super) enum Next {
     End(SinkEnd),
 }
 
+/// What a writer leaves behind, of the items before the limit at which it ends.
+#[derive(Debug, Default)]
+pub(super) struct Rest {
+    /// How many items it was too slow for.
+    pub(super) lost: u64,
+    pub(super) unwritten: u64,
+}
+
 impl Seat {
     pub(super) fn new(shared: &Arc<Shared>) -> Self {
         let cursor = shared.join();
@@ -85,14 +93,18 @@ impl Seat {
         stop
     }
 
-    /// Leaves. Returns how many items there are from a position on and before `until`.
-    pub(super) fn leave(&mut self, taken: u64, until: u64) -> u64 {
-        let Some(cursor) = self.cursor.take() else { return 0 };
+    /// Leaves. The writer has taken everything before a position.
+    pub(super) fn leave(&mut self, taken: u64, until: u64) -> Rest {
+        let Some(cursor) = self.cursor.take() else { return Rest::default() };
         let mut state = self.shared.lock();
         self.shared.leave(&mut state, &cursor, &mut self.garbage);
-        let left = state.log.end().min(until).saturating_sub(taken);
+        let end = state.log.end().min(until).max(taken);
+        // Items may have been lost since the writer looked last.
+        let kept = state.log.floor().clamp(taken, end);
         release(state, &mut self.garbage);
-        left
+        let rest = Rest { lost: kept - taken, unwritten: end - kept };
+        self.shared.count_lost(rest.lost);
+        rest
     }
 }
 

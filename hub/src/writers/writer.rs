@@ -357,7 +357,8 @@ impl<W: AsyncWrite> Writer<W> {
     fn finish(self: Pin<&mut Self>, end: WriterEnd) -> Written {
         let this = self.project();
         let partial = u64::from(this.outbox.is_within_item());
-        let unwritten = partial + this.seat.leave(this.outbox.taken(), *this.until);
+        let rest = this.seat.leave(this.outbox.taken(), *this.until);
+        *this.lost += rest.lost;
         this.outbox.clear();
         *this.membership = None;
         *this.phase = Phase::Done;
@@ -366,7 +367,7 @@ impl<W: AsyncWrite> Writer<W> {
             items: this.outbox.items(),
             bytes: this.outbox.bytes(),
             lost: *this.lost,
-            unwritten,
+            unwritten: partial + rest.unwritten,
         }
     }
 }

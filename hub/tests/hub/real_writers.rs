@@ -167,7 +167,10 @@ fn peer_that_never_reads() {
             assert!(matches!(written.end, WriterEnd::Stalled), "{written:?}");
             // It was there all the time, and not longer than the limit of the log after that.
             let known = written.items + written.lost + written.unwritten;
-            assert!(written.lost > 0 && written.unwritten <= 64 + 1 && known <= 20_000);
+            assert!(
+                written.lost > 0 && written.unwritten <= 64 + 1 && known <= 20_000,
+                "{written:?}"
+            );
 
             // The other one is there still, and ends with its peer.
             assert!(!hangs.is_finished());

@@ -5,8 +5,8 @@ use std::future::poll_fn;
 use std::io::{self, ErrorKind, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use sink_test::{Rule, SinkCheck, Task};
 use stream_demux_hub::{
     Overflow, Writer, WriterEnd, Writers, WritersError, WritersSink, Written, writers,
 };
+use tokio::io::AsyncWrite;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -651,6 +652,36 @@ fn writer_that_fails_tells_what_it_has_written() {
         matches!(written.end, WriterEnd::Failed(error) if error.kind() == ErrorKind::WriteZero)
     );
     assert!(handle.is_empty());
+}
+
+/// A socket that fails in its first write. Meanwhile, as another thread could, it sends ten items.
+struct Overtaken(Arc<Mutex<WritersSink<Encode<u32>>>>);
+
+impl AsyncWrite for Overtaken {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+        send_all(&mut self.0.lock().unwrap(), 1..11);
+        Poll::Ready(Err(ErrorKind::ConnectionReset.into()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[test]
+fn items_that_are_lost_while_a_writer_ends_are_not_among_the_unwritten() {
+    let (sink, handle) = lines(4);
+    let sink = Arc::new(Mutex::new(sink));
+    let mut task = Task::new(handle.join(Overtaken(Arc::clone(&sink))));
+    send_all(&mut sink.lock().unwrap(), 0..1);
+    let Poll::Ready(written) = task.poll() else { panic!("it has not ended") };
+    assert!(matches!(written.end, WriterEnd::Failed(_)), "{written:?}");
+    assert_eq!(counts(&written), (0, 7, 4));
+    assert_eq!(handle.lost(), 7);
 }
 
 #[test]
