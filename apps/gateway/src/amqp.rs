@@ -34,7 +34,8 @@ use futures::{StreamExt, future};
 use lapin::message::Delivery as Delivered;
 use lapin::options::{
     BasicCancelOptions, BasicConsumeOptions, BasicQosOptions, ExchangeBindOptions,
-    ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions,
+    ExchangeDeclareOptions, ExchangeDeleteOptions, ExchangeUnbindOptions, QueueBindOptions,
+    QueueDeclareOptions,
 };
 use lapin::protocol::AMQPSoftError;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
@@ -52,6 +53,7 @@ use crate::link::refusal;
 use crate::lock::Lock;
 use crate::log::REFUSED;
 use crate::message::{Delivery, Fate, Key, Message, Verdict, check_json};
+use crate::permissions::Permissions;
 use crate::publisher::{Desk, Publisher};
 use crate::rewriter::Rules;
 use crate::router::Input;
@@ -315,8 +317,9 @@ impl Broker {
         bound: oneshot::Sender<()>,
         stop: &CancellationToken,
     ) -> lapin::Result<Infallible> {
+        let mut permissions = Permissions::new(self);
         for some in self.interest.follow().chunks(BATCH) {
-            self.apply(channel, self.interest.again(some)).await?;
+            self.apply(channel, self.interest.again(some), &mut permissions).await?;
         }
         self.interest.tell().await;
         let _ = bound.send(());
@@ -343,13 +346,25 @@ impl Broker {
                 }
                 some = self.interest.next() => (channel, some),
             };
-            self.apply(channel, some).await?;
+            self.apply(channel, some, &mut permissions).await?;
         }
     }
 
     /// Changes bindings. On an error, their state is unknown.
-    async fn apply(&self, channel: &Channel, some: Vec<Change>) -> lapin::Result<()> {
+    async fn apply(
+        &self,
+        channel: &Channel,
+        mut some: Vec<Change>,
+        permissions: &mut Permissions<'_>,
+    ) -> lapin::Result<()> {
         if self.interest.follows {
+            if self.config.topic {
+                let to_change = some.iter().filter(|(_, _, is_new)| *is_new);
+                let keys = to_change.map(|(key, ..)| Key::clone(key)).collect();
+                let refused = permissions.refused(keys).await?;
+                some.retain(|(key, ..)| !refused.contains(key));
+                self.interest.refused(refused);
+            }
             let to_change = some.iter().filter(|(_, _, is_new)| *is_new);
             let changes = to_change.map(|(key, wanted, _)| self.change(channel, key, *wanted));
             future::try_join_all(changes).await?;
@@ -370,6 +385,13 @@ impl Broker {
         let (routing_key, arguments) = self.binding(key);
         let options = QueueBindOptions::default();
         channel.queue_bind(self.queue(), self.exchange(), routing_key, options, arguments).await
+    }
+
+    /// Fails with [`AMQPSoftError::ACCESSREFUSED`], and ends the channel, if the key must not be
+    /// read: see [`crate::permissions`].
+    pub async fn ask(&self, channel: &Channel, key: &str) -> lapin::Result<()> {
+        let (options, arguments) = (ExchangeUnbindOptions::default(), FieldTable::default());
+        channel.exchange_unbind(self.queue(), self.exchange(), key.into(), options, arguments).await
     }
 
     fn binding(&self, key: &str) -> (ShortString, FieldTable) {

@@ -74,6 +74,8 @@ struct Client {
 struct Held {
     terms: Arc<Terms>,
     rate: u32,
+    /// The client was told so.
+    is_subscribed: bool,
     /// `None` once it is ending.
     lease: Option<Lease>,
     /// The options of a new subscribe request that came while it was ending.
@@ -358,7 +360,8 @@ impl Client {
             gateway.registry.remove(terms.id);
         }
         let rate = rate.map_or(0, NonZeroU32::get);
-        self.subscriptions.insert(key, Held { terms, rate, lease: Some(lease), again: None });
+        let held = Held { terms, rate, is_subscribed: false, lease: Some(lease), again: None };
+        self.subscriptions.insert(key, held);
     }
 
     fn unsubscribe(&mut self, key: String) -> Result<(), RequestError> {
@@ -383,6 +386,7 @@ impl Client {
         match notice {
             Notice::Subscribed(key, id) => {
                 if let Some(held) = self.held(&key, id) {
+                    held.is_subscribed = true;
                     let (rate, terms) = (held.rate, Arc::clone(&held.terms));
                     let mut reply = json!({ "type": "subscribed", "key": &*key, "rate": rate });
                     self.outlet.queue_with(|| {
@@ -399,21 +403,28 @@ impl Client {
             Notice::Lost(key, id) => self.lossy.push((key, id)),
             // Dropping the lease evicts the subscription. If it is ending already, there is no
             // lease.
-            Notice::TooSlow(key, id) => {
+            Notice::Evict(key, id) => {
                 drop(self.held(&key, id).and_then(|held| held.lease.take()));
             }
             Notice::Ended(key, id, ending) => {
                 let Some(held) = self.held(&key, id) else { return Ok(()) };
                 let (terms, again) = (Arc::clone(&held.terms), held.again.take());
+                let was_subscribed = held.is_subscribed;
                 self.subscriptions.remove(&key);
                 self.report_loss(&terms);
                 let reason = match ending {
                     Ending::Requested => "requested",
                     Ending::TooSlow => "too_slow",
+                    Ending::Forbidden => "forbidden",
                     Ending::Gone if self.gateway.board.is_draining() => return Ok(()),
                     Ending::Gone => return Err(End::Gone),
                 };
-                self.send(&json!({ "type": "unsubscribed", "key": &*key, "reason": reason }));
+                if ending == Ending::Forbidden && !was_subscribed {
+                    let what = format!("the broker does not allow {key} to be read");
+                    self.refuse(RequestError("forbidden", what, Some((*key).to_owned())));
+                } else {
+                    self.send(&json!({ "type": "unsubscribed", "key": &*key, "reason": reason }));
+                }
                 if let Some(options) = again {
                     self.attach(key, &options).await;
                 }

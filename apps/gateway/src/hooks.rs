@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stream_demux::{Detached, Discarded, Hooks, Recipient};
 
 use crate::board::Board;
-use crate::interest::{Interest, Interruption};
+use crate::interest::{Cause, Interest, Interruption};
 use crate::message::{Key, Message};
 use crate::outlet::Gone;
 use crate::subscription::{Ending, Registry, Terms};
@@ -22,10 +22,13 @@ pub struct GatewayHooks {
 }
 
 impl GatewayHooks {
-    /// Tells the clients of some keys that messages may be missing.
-    pub fn tell(&self, Interruption { keys, number, .. }: &Interruption) {
+    /// Tells the clients of some keys that messages may be missing, or ends their subscriptions.
+    pub fn tell(&self, Interruption { keys, cause, .. }: &Interruption) {
         for terms in self.attached.values().filter(|terms| keys.contains(&terms.key)) {
-            terms.tell_gap(*number);
+            match cause {
+                Cause::Gap(number) => terms.tell_gap(*number),
+                Cause::Forbidden => terms.forbid(),
+            }
         }
     }
 }
@@ -62,6 +65,7 @@ impl Hooks<Key, Message, Gone> for GatewayHooks {
             }
             terms.ended(match why {
                 Detached::Requested => Ending::Requested,
+                Detached::Evicted if terms.is_forbidden() => Ending::Forbidden,
                 Detached::Overflowed => Ending::TooSlow,
                 Detached::Evicted if terms.is_too_slow() => Ending::TooSlow,
                 _ => Ending::Gone,

@@ -52,15 +52,22 @@ pub struct Interest {
     interruptions: mpsc::UnboundedSender<Interruption>,
 }
 
-/// Clients of some keys are to be told of a gap. Handled by the demux task.
+/// Clients of some keys are to be told something. Handled by the demux task.
 pub struct Interruption {
     pub keys: Interrupted,
-    /// The number of the interruption: clients that rely on the key since then know of it.
-    pub number: u64,
+    pub cause: Cause,
     pub told: oneshot::Sender<()>,
 }
 
-/// Keys that were not bound for a time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Cause {
+    /// Messages may be missing. Clients that rely on the key since the interruption of this number
+    /// know of it.
+    Gap(u64),
+    /// The keys must not be read any more.
+    Forbidden,
+}
+
 #[derive(Debug, PartialEq)]
 pub enum Interrupted {
     All,
@@ -267,7 +274,7 @@ impl Interest {
             }
             let number = keys.number;
             let keys = std::mem::replace(&mut keys.interrupted, none);
-            let _ = self.interruptions.send(Interruption { keys, number, told });
+            let _ = self.interruptions.send(Interruption { keys, cause: Cause::Gap(number), told });
         }
         let _ = done.await; // fails only when the gateway stops
     }
@@ -315,6 +322,38 @@ impl Interest {
             keys.bindings.insert(Key::clone(&key), Binding::Unknown);
         }
         (key, is_wanted, !is_as_wanted || again && is_wanted)
+    }
+
+    /// Called when the broker does not allow these keys to be bound or unbound. Ends their
+    /// subscriptions.
+    ///
+    /// The queue may be bound to them nevertheless, from the time before. Then messages come for
+    /// which there is no subscription, and the broker is [asked again](Self::recheck).
+    pub fn refused(&self, some: HashSet<Key>) {
+        let (mut waiting, mut others) = (Vec::new(), HashSet::new());
+        {
+            let keys = &mut *self.keys.lock();
+            for key in some {
+                keys.bindings.insert(Key::clone(&key), Binding::Unbound { since: Instant::now() });
+                if let Some(history) = &self.board.history {
+                    history.uncover(&key);
+                }
+                let new = keys.waiting.remove(&key).unwrap_or_default();
+                // Subscriptions that were bound, and are not known here.
+                if keys.wanted.get(&key).is_some_and(|count| *count > new.len()) {
+                    others.insert(key);
+                }
+                waiting.extend(new);
+            }
+        }
+        // Without the lock, as these call foreign wakers.
+        for terms in waiting {
+            terms.forbid();
+        }
+        if !others.is_empty() {
+            let (keys, (told, _)) = (Interrupted::Some(others), oneshot::channel());
+            let _ = self.interruptions.send(Interruption { keys, cause: Cause::Forbidden, told });
+        }
     }
 
     /// Called when the broker has confirmed the changes.
@@ -441,6 +480,39 @@ mod tests {
         interest.unwant(&key);
         assert_eq!(interest.round(), [(key, false, true)]);
         assert_eq!(interest.next_now(), None);
+    }
+
+    #[test]
+    fn subscriptions_end_if_the_broker_refuses_their_key() {
+        let ((interest, mut interruptions), key) = (interest(), Key::from("closed"));
+        interest.start();
+        interruptions.try_recv().unwrap(); // the first session
+        let refused = || interest.refused(HashSet::from([Key::clone(&key)]));
+
+        let (terms, mut notices) = terms(1, "closed");
+        interest.want(&key);
+        interest.notify_when_bound(Arc::clone(&terms));
+        assert_eq!(interest.next_now(), Some(vec![(Key::clone(&key), true, true)]));
+        refused();
+        assert!(matches!(notices.try_recv(), Ok(Notice::Evict(_, 1))) && terms.is_forbidden());
+        terms.forbid();
+        assert!(notices.try_recv().is_err(), "it is ending already");
+        assert!(interruptions.try_recv().is_err(), "no other client is subscribed");
+        interest.unwant(&key);
+        assert!(interest.is_empty());
+        assert_eq!(interest.next_now(), None, "the queue is not bound to it");
+
+        // The permission is revoked while a client is subscribed, and its binding is checked.
+        interest.want(&key);
+        interest.again(&[Key::clone(&key)]);
+        interest.changed(vec![(Key::clone(&key), true, true)]);
+        let at = interest.last("closed");
+        assert!(interest.has_all("closed", at));
+        interest.again(&[Key::clone(&key)]);
+        refused();
+        let Interruption { keys, cause, .. } = interruptions.try_recv().unwrap();
+        assert!(keys.contains(&key) && cause == Cause::Forbidden);
+        assert!(!interest.has_all("closed", at), "the binding may be removed at any time");
     }
 
     #[test]

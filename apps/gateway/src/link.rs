@@ -1,4 +1,4 @@
-//! A connection for publishing, and its channels.
+//! A connection whose channels the broker may close, for publishing and for questions.
 
 use std::sync::Arc;
 
@@ -9,13 +9,15 @@ use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
 use lapin::{BasicProperties, Channel, Connection, ErrorKind};
 use tracing::warn;
 
-/// Channels that are open at a time. A persistent message is confirmed after a few milliseconds, so
+/// Channels that are open at a time. For publishing, a persistent message is confirmed after a few milliseconds, so
 /// more would hardly be faster, and each is four processes of the broker.
 const OPEN: usize = 256;
 
 pub struct Link {
     pub connection: Arc<Connection>,
-    /// The largest body that the broker accepts, at most `--max-body`.
+    /// The broker confirms what is published on its channels.
+    confirms: bool,
+    /// For publishing: the largest body that the broker accepts, at most `--max-body`.
     pub largest: usize,
     idle: Vec<Channel>,
     /// Channels that are open, and those of them that are being opened.
@@ -28,20 +30,27 @@ pub struct Link {
 }
 
 impl Link {
-    /// Finds the largest body that the broker accepts, by publishing to no queue. If the first
-    /// message that is too large were one of a client, it would end the channel that it shares.
-    pub async fn examine(connection: Arc<Connection>, max_body: usize) -> lapin::Result<Self> {
-        let mut link = Self {
+    /// A connection for questions.
+    pub fn new(connection: Arc<Connection>) -> Self {
+        Self {
             connection,
-            largest: max_body,
+            confirms: false,
+            largest: 0,
             idle: Vec::new(),
             open: 0,
             opening: 0,
             closed: 0,
             is_broken: false,
-        };
+        }
+    }
+
+    /// A connection for publishing. Finds the largest body that the broker accepts, by publishing
+    /// to no queue. If the first message that is too large were one of a client, it would end the
+    /// channel that it shares.
+    pub async fn examine(connection: Arc<Connection>, max_body: usize) -> lapin::Result<Self> {
+        let mut link = Self { confirms: true, largest: max_body, ..Self::new(connection) };
         loop {
-            let channel = open(Arc::clone(&link.connection)).await?;
+            let channel = open(Arc::clone(&link.connection), link.confirms).await?;
             link.open += 1;
             let (body, options) = (vec![0; link.largest], BasicPublishOptions::default());
             let properties = BasicProperties::default();
@@ -89,13 +98,13 @@ impl Link {
         }
     }
 
-    /// Starts to open a channel for each of the lanes that wait for one, as far as the limits
-    /// allow.
+    /// Starts to open as many channels as are waited for, as far as the limits allow.
     pub fn open(&mut self, waiting: usize) -> Vec<BoxFuture<'static, lapin::Result<Channel>>> {
         let room = OPEN.min(self.half()).saturating_sub(self.open);
         let count = if self.is_broken { 0 } else { waiting.saturating_sub(self.opening).min(room) };
         (self.open, self.opening) = (self.open + count, self.opening + count);
-        (0..count).map(|_| open(Arc::clone(&self.connection)).boxed()).collect()
+        let confirms = self.confirms;
+        (0..count).map(|_| open(Arc::clone(&self.connection), confirms).boxed()).collect()
     }
 
     pub fn opened(&mut self, channel: lapin::Result<Channel>) {
@@ -103,7 +112,7 @@ impl Link {
         match channel {
             Ok(channel) => self.idle.push(channel),
             Err(error) => {
-                warn!(%error, "no channel for publishing");
+                warn!(%error, "the broker opens no channel");
                 self.open -= 1;
                 self.is_broken = true;
             }
@@ -121,9 +130,11 @@ impl Link {
     }
 }
 
-async fn open(on: Arc<Connection>) -> lapin::Result<Channel> {
+async fn open(on: Arc<Connection>, confirms: bool) -> lapin::Result<Channel> {
     let channel = on.create_channel().await?;
-    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    if confirms {
+        channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    }
     Ok(channel)
 }
 

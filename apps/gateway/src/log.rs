@@ -48,9 +48,10 @@ pub struct Limit {
 
 pub static REFUSED: Limit = Limit::new("a message is refused, and dead-lettered");
 pub static NOT_TAKEN: Limit = Limit::new("the broker did not take a message");
+pub static NOT_READABLE: Limit = Limit::new("the broker does not allow a key to be read");
 pub static NOT_ACCEPTED: Limit = Limit::new("cannot accept a client");
 static PANICKED: Limit = Limit::new("a fault of the gateway: a task has panicked");
-const LIMITS: [&Limit; 4] = [&REFUSED, &NOT_TAKEN, &NOT_ACCEPTED, &PANICKED];
+const LIMITS: [&Limit; 5] = [&REFUSED, &NOT_TAKEN, &NOT_READABLE, &NOT_ACCEPTED, &PANICKED];
 
 impl Limit {
     const fn new(line: &'static str) -> Self {

@@ -9,7 +9,8 @@
 //! timed_socket  write timeout              budget    bytes that may wait
 //! source        where messages go          message   and when it is settled  batch, line
 //! lock          a mutex without poison     log       lines that no text can forge
-//! amqp          RabbitMQ                   rewriter  makes input safe   wire, publisher, link, interest, settle
+//! amqp          RabbitMQ                   rewriter  makes input safe   wire, publisher, link, interest,
+//!                                                                     permissions, refusals, settle
 //! router        the demux                  hooks     of the demux       board   the counters
 //! client        one WebSocket              outlet    its writing half   subscription
 //! history       the last messages of a key                liveness  of a client
@@ -36,8 +37,10 @@ mod log;
 mod message;
 mod outlet;
 mod page;
+mod permissions;
 mod publisher;
 mod reader;
+mod refusals;
 mod rewriter;
 mod router;
 mod serve;

@@ -17,9 +17,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::future::{BoxFuture, OptionFuture, ready};
 use futures::stream::{BoxStream, FuturesUnordered};
@@ -27,9 +25,8 @@ use futures::{FutureExt, StreamExt};
 use lapin::options::BasicPublishOptions;
 use lapin::protocol::AMQPSoftError;
 use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionStatus, Event};
-use lru::LruCache;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::amqp::{Broker, CLOSE_TIMEOUT, PUBLISHING, TIMEOUT, gone, table, timed_out};
@@ -37,15 +34,11 @@ use crate::board::Publishing;
 use crate::link::{Link, refusal};
 use crate::lock::Lock;
 use crate::log::NOT_TAKEN;
+use crate::refusals::Refusals;
 use crate::source::PublishError;
 
 /// Messages that may be unconfirmed: a broker that confirms nothing must not fill the memory.
 const UNCONFIRMED: usize = 16_384;
-/// How long a refused key is refused without asking the broker, which would close a channel each
-/// time. After an operator has granted the permission, posts are refused for as long.
-const REFUSED_FOR: Duration = Duration::from_secs(10);
-/// Refused keys that are remembered: at most 3 MB.
-const REFUSED: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
 /// Hands messages to the task that publishes.
 #[derive(Default)]
@@ -133,7 +126,7 @@ pub struct Desk<'a> {
     /// The lanes that wait for a channel.
     queue: VecDeque<String>,
     sent: FuturesUnordered<BoxFuture<'a, Sent>>,
-    refused: LruCache<String, Instant>,
+    refusals: Refusals,
 }
 
 impl<'a> Desk<'a> {
@@ -152,7 +145,7 @@ impl<'a> Desk<'a> {
             lanes: HashMap::new(),
             queue: VecDeque::new(),
             sent: FuturesUnordered::new(),
-            refused: LruCache::new(REFUSED),
+            refusals: Refusals::new(),
         }
     }
 
@@ -191,13 +184,11 @@ impl<'a> Desk<'a> {
             return Err(gone("the publishing connection is lost"));
         }
         let lane = if self.broker.config.topic { request.key.clone() } else { String::new() };
-        let was_refused =
-            self.refused.get(&lane).is_some_and(|since| since.elapsed() < REFUSED_FOR);
         let refusal = if self.status.blocked() {
             PublishError::Alarm // it would wait in memory until the alarm ends
         } else if self.sent.len() >= UNCONFIRMED {
             PublishError::Down
-        } else if was_refused {
+        } else if self.refusals.contains(&lane) {
             PublishError::Forbidden
         } else {
             let queue = &mut self.queue;
@@ -295,7 +286,7 @@ impl<'a> Desk<'a> {
                 }
                 match refusal(&error) {
                     Some((AMQPSoftError::ACCESSREFUSED, _)) if !lane.is_allowed => {
-                        self.refused.put(name.clone(), Instant::now());
+                        self.refusals.add(&name);
                         Err(PublishError::Forbidden)
                     }
                     Some((AMQPSoftError::NOTFOUND, _)) => {

@@ -146,6 +146,8 @@ pub struct Terms {
     was_full: AtomicBool,
     /// The subscription is to be evicted; see [`is_too_slow`](Self::is_too_slow).
     is_too_slow: AtomicBool,
+    /// The subscription is to be evicted, as the broker does not allow its key to be read.
+    is_forbidden: AtomicBool,
     too_slow: AtomicU64,
     too_many: AtomicU64,
     /// `true` if a `Lost` notice was sent and the losses were not taken yet.
@@ -166,8 +168,8 @@ pub enum Notice {
     Subscribed(Key, u64),
     /// Messages were lost.
     Lost(Key, u64),
-    /// The client is too slow, and the subscription is to be evicted.
-    TooSlow(Key, u64),
+    /// The client is too slow, or the key must not be read, and the subscription is to be evicted.
+    Evict(Key, u64),
     /// The subscription has ended, and no more messages follow.
     Ended(Key, u64, Ending),
     /// The client holds up the others, and is to be disconnected.
@@ -178,6 +180,8 @@ pub enum Notice {
 pub enum Ending {
     Requested,
     TooSlow,
+    /// The broker does not allow the key to be read.
+    Forbidden,
     /// The connection or the gateway has ended; the client gets no notice.
     Gone,
 }
@@ -216,6 +220,7 @@ impl Terms {
             share,
             was_full: AtomicBool::new(false),
             is_too_slow: AtomicBool::new(false),
+            is_forbidden: AtomicBool::new(false),
             too_slow: AtomicU64::new(0),
             too_many: AtomicU64::new(0),
             is_notified: AtomicBool::new(false),
@@ -351,7 +356,7 @@ impl Terms {
             && self.was_full()
             && !self.is_too_slow.swap(true, Ordering::Relaxed)
         {
-            let _ = self.notices.unbounded_send(Notice::TooSlow(Arc::clone(&self.key), self.id));
+            let _ = self.notices.unbounded_send(Notice::Evict(Arc::clone(&self.key), self.id));
         }
         let lost = &self.share.lost;
         let (losses, of_client) =
@@ -381,6 +386,18 @@ impl Terms {
             self.relies.store(number, Ordering::Relaxed);
         }
         let _ = self.notices.unbounded_send(Notice::Subscribed(Arc::clone(&self.key), self.id));
+    }
+
+    /// Called when the broker does not allow the key to be read.
+    pub fn forbid(&self) {
+        if !self.is_forbidden.swap(true, Ordering::Relaxed) {
+            let _ = self.notices.unbounded_send(Notice::Evict(Arc::clone(&self.key), self.id));
+        }
+    }
+
+    /// Returns `true` if the subscription is to be evicted because its key must not be read.
+    pub fn is_forbidden(&self) -> bool {
+        self.is_forbidden.load(Ordering::Relaxed)
     }
 
     pub fn ended(&self, ending: Ending) {

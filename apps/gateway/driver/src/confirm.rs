@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use clap::ValueEnum;
-use futures::future::{join, join_all};
+use futures::future::{join, join_all, try_join};
 use lapin::options::{BasicGetOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ConnectionProperties};
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
+use crate::client;
 use crate::flow::Faults;
 use crate::script::Site;
 use crate::stats;
@@ -21,6 +22,9 @@ use crate::stats;
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// More than the channels of a connection: 2,047.
 const MANY: usize = 2_100;
+/// How many keys that the broker refuses are subscribed to at once. A connection may have 100
+/// subscriptions.
+const AT_ONCE: usize = 70;
 /// How often the queue is to be full, and how many posts are to be refused, and to be taken, each
 /// time. More than it holds, so that both kinds of answers are given while others are on their way.
 const TURNS: usize = 50;
@@ -47,7 +51,7 @@ pub struct Confirm {
 enum Case {
     /// Concurrent posts to a queue that is full half of the time, and rejects them then
     Full,
-    /// Posts that the broker refuses, beside others. Keys that begin with `closed` are forbidden
+    /// Posts and subscriptions that the broker refuses, beside others. Keys that begin with `closed` are forbidden
     Refused,
 }
 
@@ -189,7 +193,57 @@ impl Confirm {
             }
         }
         faults.check(self.healthy().await);
+        faults.check(self.subscribe_refused().await);
         Ok(faults)
+    }
+
+    /// Subscribes to keys that the broker refuses, beside a client that subscribes to others.
+    async fn subscribe_refused(&self) -> Result<(), String> {
+        let gateway = &self.site.gateway;
+        let mut honest = client::subscriber(gateway, None, ["open.heard"]).await?;
+        client::subscribed(&mut honest, 1).await?;
+        let mut hostile = client::connect(gateway, None).await?;
+        let mut refused = 0;
+        for turn in 0..MANY / AT_ONCE {
+            let subscribing = async {
+                for nth in 0..AT_ONCE {
+                    let key = format!("closed.heard.{turn}.{nth}");
+                    let said = client::say(&mut hostile, "subscribe", &key).await;
+                    said.map_err(|error| error.to_string())?;
+                }
+                for _ in 0..AT_ONCE {
+                    let reply = client::next(&mut hostile).await?;
+                    refused += usize::from(reply["error"] == "forbidden");
+                }
+                Ok(())
+            };
+            let hearing = async {
+                let said =
+                    client::say(&mut honest, "subscribe", &format!("open.heard.{turn}")).await;
+                said.map_err(|error| error.to_string())?;
+                client::subscribed(&mut honest, 1).await?;
+                for key in ["open.heard".to_owned(), format!("open.heard.{turn}")] {
+                    let answer = self.post(&key, turn.to_string(), 403).await?;
+                    if answer != Answer::Taken {
+                        return Err(format!("a post beside them is {answer:?}"));
+                    }
+                    let message = client::next(&mut honest).await?;
+                    if (&message["key"], &message["body"])
+                        != (&json!(key), &json!(turn.to_string()))
+                    {
+                        return Err(format!("a client beside them heard {message:.200}"));
+                    }
+                }
+                Ok(())
+            };
+            try_join(subscribing, hearing).await?;
+        }
+        let asked = MANY / AT_ONCE * AT_ONCE;
+        println!("  {asked} subscriptions that are forbidden: {refused} are refused");
+        if refused < asked {
+            return Err("each should be refused".into());
+        }
+        Ok(())
     }
 
     /// Checks that the gateway says that it publishes, and how often it replaced its connection.
