@@ -20,6 +20,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 use tracing::debug;
 
 use crate::gateway::Gateway;
+use crate::json;
 use crate::liveness::{Liveness, Next};
 use crate::message::Key;
 use crate::outlet::{Gone, Outlet, Subscription};
@@ -463,10 +464,10 @@ impl Client {
 }
 
 fn parse(text: &str) -> Result<Request, RequestError> {
-    let value: Value = serde_json::from_str(text)
-        .map_err(|error| RequestError("bad_json", error.to_string(), None))?;
-    serde_json::from_value(value)
-        .map_err(|error| RequestError("bad_request", error.to_string(), None))
+    json::object(text.as_bytes()).map_err(|error| {
+        let code = if error.is_data() { "bad_request" } else { "bad_json" };
+        RequestError(code, error.to_string(), None)
+    })
 }
 
 fn one_or_many(

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use serde::{Deserialize, Deserializer};
-use serde_json::error::Category;
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::json;
 use crate::message::check_json;
 
 /// A message to publish.
@@ -24,7 +24,7 @@ pub struct Line<'a> {
 pub struct LineError(pub &'static str, pub String);
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, expecting = "an object with a key, and a body, json or base64")]
+#[serde(deny_unknown_fields)]
 struct Fields<'a> {
     #[serde(borrow)]
     key: Cow<'a, str>,
@@ -32,22 +32,14 @@ struct Fields<'a> {
     body: Option<Cow<'a, str>>,
     #[serde(borrow)]
     base64: Option<Cow<'a, str>>,
-    #[serde(borrow, default, deserialize_with = "some")]
+    #[serde(borrow, default, deserialize_with = "json::present")]
     json: Option<&'a RawValue>,
-}
-
-/// `null` is JSON, too.
-fn some<'a, D: Deserializer<'a>>(from: D) -> Result<Option<&'a RawValue>, D::Error> {
-    <&RawValue>::deserialize(from).map(Some)
 }
 
 impl<'a> Line<'a> {
     pub fn parse(line: &'a [u8]) -> Result<Self, LineError> {
         let Fields { key, body, base64, json } =
-            serde_json::from_slice(line).map_err(|error| parse_error(&error))?;
-        if !line.trim_ascii_start().starts_with(b"{") {
-            return Err(LineError("bad_request", "an array, not an object".into()));
-        }
+            json::object(line).map_err(|error| parse_error(&error))?;
         let is_json = json.is_some();
         let body = match (body, base64, json) {
             (Some(Cow::Borrowed(text)), None, None) => Cow::Borrowed(text.as_bytes()),
@@ -76,7 +68,7 @@ impl<'a> Line<'a> {
 
 /// Removes the line number from serde's message: it counts within the line.
 fn parse_error(error: &serde_json::Error) -> LineError {
-    let code = if error.classify() == Category::Data { "bad_request" } else { "bad_json" };
+    let code = if error.is_data() { "bad_request" } else { "bad_json" };
     let (place, text) = (format!(" at line {} column ", error.line()), error.to_string());
     let what = text.split(&place).next().unwrap_or_default();
     LineError(code, format!("{what} (column {})", error.column()))
@@ -110,8 +102,9 @@ mod tests {
             (b"{\"key\":\"tea\",\"body\":\"\xff\"}", "bad_json", "invalid unicode code point"),
             (b"{\"key\":\"a\",\"body\":\"b\"}{}", "bad_json", "trailing characters (column 23)"),
             (b"[]", "bad_request", "expected an object"),
-            (b"[\"key\",\"body\",null,null]", "bad_request", "not an object"),
+            (b"[\"key\",\"body\",null,null]", "bad_request", "expected an object"),
             (b"7", "bad_request", "invalid type: integer `7`"),
+            (b"{\"key\":7,\"body\":}", "bad_json", "expected value (column 17)"),
             (b"{\"body\":\"x\"}", "bad_request", "missing field `key`"),
             (b"{\"key\":7,\"body\":\"x\"}", "bad_request", "invalid type: integer `7`"),
             (b"{\"key\":\"a\",\"rate\":1}", "bad_request", "unknown field `rate`"),

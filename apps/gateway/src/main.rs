@@ -8,7 +8,7 @@
 //! reader        keys that a token allows   page      the page
 //! timed_socket  write timeout              budget    bytes that may wait
 //! source        where messages go          message   and when it is settled  batch, line
-//! lock          a mutex without poison     log       lines that no text can forge
+//! lock          a mutex without poison     log       lines that no text can forge  json  objects only
 //! amqp          RabbitMQ                   rewriter  makes input safe   wire, publisher, link, interest,
 //!                                                                     permissions, refusals, settle
 //! router        the demux                  hooks     of the demux       board   the counters
@@ -29,6 +29,7 @@ mod history;
 mod hooks;
 mod http;
 mod interest;
+mod json;
 mod line;
 mod link;
 mod liveness;

@@ -17,12 +17,14 @@ use tokio::time::Instant;
 
 use crate::access::{bearer, unauthorized};
 use crate::http::Refusal;
+use crate::json;
 
 /// The fields of the header that matter; others are ignored.
 #[derive(Deserialize)]
 struct Header {
     alg: String,
     /// Extensions that a recipient must understand (RFC 7515, 4.1.11): none is known here.
+    #[serde(default, deserialize_with = "json::present")]
     crit: Option<IgnoredAny>,
 }
 
@@ -85,8 +87,7 @@ fn verify(token: &[u8], key: &str) -> Result<Claims, String> {
     let (header, claims) = signed.split_once('.').ok_or(PARTS)?;
     let decode = |part: &str| BASE64_URL_SAFE_NO_PAD.decode(part).map_err(|_| PARTS);
     let (header, claims, signature) = (decode(header)?, decode(claims)?, decode(signature)?);
-    let header: Header =
-        serde_json::from_slice(&header).map_err(|error| format!("its header: {error}"))?;
+    let header: Header = json::object(&header).map_err(|error| format!("its header: {error}"))?;
     if header.alg != "HS256" {
         return Err("its algorithm is not HS256".to_owned());
     }
@@ -97,5 +98,5 @@ fn verify(token: &[u8], key: &str) -> Result<Claims, String> {
     let mac = mac.map_err(|error| error.to_string())?.chain_update(signed);
     // In constant time.
     mac.verify_slice(&signature).map_err(|_| "its signature is wrong")?;
-    serde_json::from_slice(&claims).map_err(|error| format!("its claims: {error}"))
+    json::object(&claims).map_err(|error| format!("its claims: {error}"))
 }

@@ -19,8 +19,12 @@ const KEY: &str = "the key of the tests, 32 bytes or more";
 
 /// Signs a token without the library that the gateway verifies it with.
 fn sign(header: &Value, claims: &Value, key: &str) -> String {
-    let encode = |part: &Value| BASE64.encode(part.to_string());
-    let signed = format!("{}.{}", encode(header), encode(claims));
+    sign_text(&header.to_string(), &claims.to_string(), key)
+}
+
+/// Signs a token whose parts need not be JSON.
+fn sign_text(header: &str, claims: &str, key: &str) -> String {
+    let signed = format!("{}.{}", BASE64.encode(header), BASE64.encode(claims));
     let mac = Hmac::<Sha256>::new_from_slice(key.as_bytes()).unwrap().chain_update(&signed);
     format!("{signed}.{}", BASE64.encode(mac.finalize().into_bytes()))
 }
@@ -104,6 +108,7 @@ async fn a_token_that_is_missing_expired_or_forged_is_refused() {
     let none = BASE64.encode(json!({ "alg": "none" }).to_string());
     let alg = |alg: &str| sign(&json!({ "alg": alg }), &good, KEY);
     let claims = |claims: Value| token(&claims);
+    let twice = format!(r#"{{"exp":{0},"exp":{0},"keys":["tea"]}}"#, now() + 60);
     for (token, code) in [
         (String::new(), "unauthorized"),
         ("a.b.c".to_owned(), "unauthorized"),
@@ -127,6 +132,11 @@ async fn a_token_that_is_missing_expired_or_forged_is_refused() {
         (claims(json!({ "exp": -1, "keys": ["tea"] })), "token_expired"),
         (claims(json!({ "exp": null, "keys": ["tea"] })), "unauthorized"),
         (claims(json!(["exp", "keys"])), "unauthorized"),
+        (claims(json!([now() + 60, null, ["tea"]])), "unauthorized"),
+        (sign(&json!(["HS256", null]), &good, KEY), "unauthorized"),
+        (sign(&json!({ "alg": "HS256", "crit": null }), &good, KEY), "unauthorized"),
+        (sign_text(r#"{"alg":"none","alg":"HS256"}"#, &good.to_string(), KEY), "unauthorized"),
+        (sign_text(r#"{"alg":"HS256"}"#, &twice, KEY), "unauthorized"),
         (sign(&json!({ "alg": "HS256", "crit": ["b64"] }), &good, KEY), "unauthorized"),
         (sign(&json!({ "typ": "JWT" }), &good, KEY), "unauthorized"),
         (format!("{signed}="), "unauthorized"),
