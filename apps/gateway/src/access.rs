@@ -2,7 +2,7 @@
 
 use axum::extract::Request;
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Version, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version, header};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use subtle::ConstantTimeEq;
@@ -10,16 +10,33 @@ use subtle::ConstantTimeEq;
 use crate::gateway::Gateway;
 use crate::http::Refusal;
 
-/// Checks that there is exactly one `Host` (HTTP/1.0: at most one), and joins several `Connection`
-/// headers with commas, as later code reads only the first.
+/// The headers that have one value, of those that are read here or by axum. (hyper refuses two values
+/// of `Content-Length`.) Another program on the way may read another value than the first, which
+/// is checked here.
+const SINGLE: [HeaderName; 6] = [
+    header::HOST,
+    header::ORIGIN,
+    header::AUTHORIZATION,
+    header::CONTENT_TYPE,
+    header::SEC_WEBSOCKET_KEY,
+    header::SEC_WEBSOCKET_VERSION,
+];
+
+/// Checks that there is a `Host` (HTTP/1.0: or none), that no header is repeated of which only the first
+/// is read, and joins several `Connection` headers with commas, which are one list.
 pub fn check_request(request: &mut Request) -> Result<(), Refusal> {
     let is_old = request.version() == Version::HTTP_10;
     let headers = request.headers_mut();
-    match headers.get_all(header::HOST).iter().count() {
-        1 => {}
-        0 if is_old => {}
-        0 => return Err(bad_request("there is no Host")),
-        _ => return Err(bad_request("there is more than one Host")),
+    if !is_old && !headers.contains_key(header::HOST) {
+        return Err(bad_request("there is no Host"));
+    }
+    if headers.len() == headers.keys_len() {
+        return Ok(()); // none is repeated
+    }
+    for name in SINGLE {
+        if headers.get_all(&name).iter().nth(1).is_some() {
+            return Err(bad_request(&format!("there is more than one header `{name}`")));
+        }
     }
     let lines: Vec<_> =
         headers.get_all(header::CONNECTION).iter().map(HeaderValue::as_bytes).collect();
@@ -33,15 +50,15 @@ pub fn check_request(request: &mut Request) -> Result<(), Refusal> {
 
 /// Checks that the key of a WebSocket handshake is 16 bytes in base64.
 pub fn check_websocket_key(headers: &HeaderMap) -> Result<(), Refusal> {
-    let mut keys = headers.get_all(header::SEC_WEBSOCKET_KEY).iter();
-    let key = keys.next().and_then(|key| BASE64_STANDARD.decode(key).ok());
-    if key.is_some_and(|key| key.len() == 16) && keys.next().is_none() {
+    let key = headers.get(header::SEC_WEBSOCKET_KEY);
+    let key = key.and_then(|key| BASE64_STANDARD.decode(key).ok());
+    if key.is_some_and(|key| key.len() == 16) {
         return Ok(());
     }
     Err(bad_request("Sec-WebSocket-Key is not 16 bytes in base64"))
 }
 
-fn bad_request(what: &str) -> Refusal {
+pub fn bad_request(what: &str) -> Refusal {
     Refusal::new(StatusCode::BAD_REQUEST, "bad_request", what)
 }
 

@@ -15,7 +15,7 @@ use serde::de::IgnoredAny;
 use sha2::Sha256;
 use tokio::time::Instant;
 
-use crate::access::{bearer, unauthorized};
+use crate::access::{bad_request, bearer, unauthorized};
 use crate::http::Refusal;
 use crate::json;
 
@@ -44,14 +44,18 @@ pub struct Reader {
 
 impl Reader {
     /// Checks the token in `Authorization: Bearer TOKEN` or `?token=TOKEN`; browsers cannot set
-    /// headers.
+    /// headers. A request with several tokens is refused, as RFC 6750 says (section 3.1).
     pub fn check(key: &str, headers: &HeaderMap, uri: &Uri) -> Result<Self, Refusal> {
-        let mut queries = uri.query().unwrap_or_default().split('&');
-        let query = queries.find_map(|query| query.strip_prefix("token="));
-        let Some(token) = bearer(headers).or(query.map(str::as_bytes)) else {
+        let queries = uri.query().unwrap_or_default().split('&');
+        let queries = queries.filter_map(|query| query.strip_prefix("token="));
+        let mut tokens = bearer(headers).into_iter().chain(queries.map(str::as_bytes));
+        let Some(token) = tokens.next() else {
             let what = "a reader must send Authorization: Bearer TOKEN, or ?token=TOKEN";
             return Err(unauthorized(what));
         };
+        if tokens.next().is_some() {
+            return Err(bad_request("there is more than one token"));
+        }
         let Claims { exp, nbf, keys } = verify(token, key)
             .map_err(|what| unauthorized(format!("the token is not valid: {what}")))?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

@@ -160,6 +160,27 @@ async fn a_token_that_is_missing_expired_or_forged_is_refused() {
 }
 
 #[tokio::test]
+async fn a_client_that_sends_several_tokens_is_refused() {
+    let gateway = start().await;
+    let [one, two] =
+        ["tea", "coffee"].map(|key| token(&json!({ "exp": now() + 60, "keys": [key] })));
+    let (one_header, two_header) = (format!("Bearer {one}"), format!("Bearer {two}"));
+    let basic = ("authorization", "Basic dXNlcjpwYXNz");
+    for (path, headers, status) in [
+        (format!("/ws?token={one}&token={two}"), vec![], 400),
+        (format!("/ws?token={two}"), vec![("authorization", &*one_header)], 400),
+        ("/ws".into(), vec![("authorization", &*one_header), ("authorization", &two_header)], 400),
+        // These have one, and reach the handshake.
+        (format!("/ws?token={one}"), vec![basic], 426),
+        (format!("/ws?a=b&token={one}&a=c"), vec![], 426),
+    ] {
+        let (got, reply) = gateway.ask(Method::GET, &path, &headers, "").await;
+        assert_eq!(got.as_u16(), status, "{path} {headers:?}: {reply}");
+        assert!(status == 426 || reply["error"] == "bad_request", "{reply}");
+    }
+}
+
+#[tokio::test]
 async fn a_client_is_disconnected_when_its_token_expires() {
     let gateway = start().await;
     let claims = json!({ "exp": now() + 2, "keys": ["tea"] });

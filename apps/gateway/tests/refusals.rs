@@ -258,6 +258,44 @@ async fn a_handshake_must_be_one() {
 }
 
 #[tokio::test]
+async fn a_header_of_which_one_is_used_may_not_be_repeated() {
+    let options = ["--token", "secret", "--allow-origin", "https://friend.example"];
+    let gateway = Gateway::start(&options).await;
+    let allowed = "authorization: Bearer secret\r\ncontent-length: 1";
+    // The lines that hyper refuses itself have no body.
+    for (once, again, code) in [
+        ("origin: https://friend.example", "origin: https://evil.example", "bad_request"),
+        ("content-type: text/plain", "content-type: application/json", "bad_request"),
+        ("x: y", "authorization: Bearer other", "bad_request"),
+        ("x: y", "host: elsewhere", "bad_request"),
+        ("x: y", "content-length: 2", ""),
+    ] {
+        let ask = async |lines: &str| {
+            let head = "POST /publish/k HTTP/1.1\r\nhost: localhost";
+            gateway.raw(format!("{head}\r\n{allowed}\r\n{lines}\r\n\r\n1").as_bytes()).await
+        };
+        let answer = ask(once).await;
+        assert!(answer.starts_with("HTTP/1.1 202"), "{once}: {answer}");
+        for lines in [format!("{once}\r\n{again}"), format!("{again}\r\n{once}")] {
+            let answer = ask(&lines).await;
+            assert!(
+                answer.starts_with("HTTP/1.1 400") && answer.contains(code),
+                "{lines}: {answer}"
+            );
+        }
+    }
+    let version = "sec-websocket-version: 13\r\n";
+    let handshake = format!(
+        "GET /ws HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+         sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n{version}"
+    );
+    for (again, status) in [("", 101), (version, 400), ("sec-websocket-version: 8\r\n", 400)] {
+        let answer = gateway.raw(format!("{handshake}{again}\r\n").as_bytes()).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{again}: {answer}");
+    }
+}
+
+#[tokio::test]
 async fn pages_of_allowed_sites_may_ask_first_and_read_the_answer() {
     let gateway = Gateway::start(&["--allow-origin", "https://friend.example"]).await;
     for (origin, is_allowed) in [("https://friend.example", true), ("https://evil.example", false)]
