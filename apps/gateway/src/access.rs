@@ -22,14 +22,16 @@ const SINGLE: [HeaderName; 6] = [
     header::SEC_WEBSOCKET_VERSION,
 ];
 
-/// Checks that there is a `Host` (HTTP/1.0: or none), that no header is repeated of which only the first
-/// is read, and joins several `Connection` headers with commas, which are one list.
+/// Checks that there is a `Host` (HTTP/1.0: or none), that the body can be decoded, and that no header
+/// is repeated of which only the first is read. Joins several `Connection` headers, which are one list,
+/// with commas.
 pub fn check_request(request: &mut Request) -> Result<(), Refusal> {
     let is_old = request.version() == Version::HTTP_10;
     let headers = request.headers_mut();
     if !is_old && !headers.contains_key(header::HOST) {
         return Err(bad_request("there is no Host"));
     }
+    check_codings(headers)?;
     if headers.len() == headers.keys_len() {
         return Ok(()); // none is repeated
     }
@@ -46,6 +48,22 @@ pub fn check_request(request: &mut Request) -> Result<(), Refusal> {
         headers.insert(header::CONNECTION, joined);
     }
     Ok(())
+}
+
+/// Checks that the body has no transfer coding but `chunked`, once. hyper checks that this is the last
+/// one, and decodes no other: `gzip, chunked` would be published as it was compressed.
+fn check_codings(headers: &HeaderMap) -> Result<(), Refusal> {
+    let lines = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let codings = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+    let mut count = 0;
+    for coding in codings.map(<[u8]>::trim_ascii).filter(|coding| !coding.is_empty()) {
+        if !coding.eq_ignore_ascii_case(b"chunked") {
+            let what = "the only transfer coding that the gateway decodes is chunked";
+            return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "not_implemented", what));
+        }
+        count += 1;
+    }
+    if count > 1 { Err(bad_request("the body is chunked more than once")) } else { Ok(()) }
 }
 
 /// Checks that the key of a WebSocket handshake is 16 bytes in base64.

@@ -150,6 +150,8 @@ impl Connection {
         });
         // A request to `/ws` that is not a valid handshake has no place.
         let has_no_place = place.get().is_none();
+        // A proxy may see another end of such a request, so the bytes after it are not read.
+        let is_refused = admitted.is_err();
         let mut answer = match admitted {
             Ok(()) => {
                 if is_socket {
@@ -160,7 +162,7 @@ impl Connection {
             }
             Err(refusal) => refusal.into_response(),
         };
-        let is_last = has_no_place || self.gateway.board.is_draining();
+        let is_last = has_no_place || is_refused || self.gateway.board.is_draining();
         if is_last && answer.status() != StatusCode::SWITCHING_PROTOCOLS {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }

@@ -296,6 +296,42 @@ async fn a_header_of_which_one_is_used_may_not_be_repeated() {
 }
 
 #[tokio::test]
+async fn a_body_is_taken_only_if_it_is_not_encoded() {
+    let gateway = Gateway::start(&[]).await;
+    let mut client = gateway.subscriber("k").await;
+    let body = "1\r\nx\r\n0\r\n\r\n";
+    // hyper answers the last three, without a body.
+    for (codings, status, code, answers) in [
+        ("transfer-encoding: chunked", 202, "", 2),
+        ("transfer-encoding: , Chunked", 202, "", 2),
+        ("transfer-encoding: gzip, chunked", 501, "\"not_implemented\"", 1),
+        ("transfer-encoding: gzip\r\ntransfer-encoding: chunked", 501, "\"not_implemented\"", 1),
+        ("transfer-encoding: identity;a=b, chunked", 501, "\"not_implemented\"", 1),
+        ("transfer-encoding: chunked, chunked", 400, "\"bad_request\"", 1),
+        ("transfer-encoding: chunked\r\ntransfer-encoding: chunked", 400, "\"bad_request\"", 1),
+        ("transfer-encoding: gzip", 400, "", 1),
+        ("transfer-encoding: chunked, gzip", 400, "", 1),
+        ("transfer-encoding: chunked;a=b", 400, "", 1),
+    ] {
+        let request = format!("POST /publish/k HTTP/1.1\r\nhost: x\r\n{codings}\r\n\r\n{body}");
+        // The second request is not answered if the connection is closed.
+        let answer = gateway.raw(request.repeat(2).as_bytes()).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{codings}: {answer}");
+        assert!(answer.contains(code), "{codings}: {answer}");
+        assert_eq!(answer.matches("HTTP/1.1 ").count(), answers, "{codings}: {answer}");
+        assert_eq!(answer.contains("connection: close"), status != 202, "{codings}: {answer}");
+        // Also on a connection that has been used.
+        let get = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        let answer = gateway.raw(format!("{get}{request}{request}").as_bytes()).await;
+        assert_eq!(answer.matches("HTTP/1.1 ").count(), answers + 1, "{codings}: {answer}");
+    }
+    gateway.publish("k", "the end").await;
+    for body in ["x"; 8].into_iter().chain(["the end"]) {
+        assert_eq!(client.next().await, message("k", body));
+    }
+}
+
+#[tokio::test]
 async fn pages_of_allowed_sites_may_ask_first_and_read_the_answer() {
     let gateway = Gateway::start(&["--allow-origin", "https://friend.example"]).await;
     for (origin, is_allowed) in [("https://friend.example", true), ("https://evil.example", false)]
