@@ -273,7 +273,7 @@ pub async fn read(
             return Err(if is_too_large { too_large() } else { late });
         };
         match chunk {
-            None if is_too_large => return Err(too_large()),
+            None | Some(Err(_)) if is_too_large => return Err(too_large()),
             None => return Ok(all.into()),
             Some(Err(error)) => {
                 let message = format!("the body broke off: {error}");

@@ -296,6 +296,35 @@ async fn a_header_of_which_one_is_used_may_not_be_repeated() {
 }
 
 #[tokio::test]
+async fn a_length_beyond_the_limit_is_too_large_and_no_length_is_invalid() {
+    let gateway = Gateway::start(&["--max-body", "1000"]).await;
+    // The client has ended its request, so that the gateway does not wait for more.
+    for (length, status) in [
+        ("1001", 413),
+        ("1000000000000", 413),
+        (&(u64::MAX - 2).to_string(), 413),
+        ("18446744073709551616", 400),
+        (&"9".repeat(100), 400),
+        ("0x10", 400),
+        ("-1", 400),
+        ("+1", 400),
+        ("1, 1", 400),
+        ("", 400),
+        ("1000", 400), // it ends early
+    ] {
+        for path in ["/publish/k", "/publish"] {
+            let head =
+                format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
+            let answer = gateway.raw(head.as_bytes()).await;
+            // A batch may be larger.
+            let status = if path == "/publish" && length == "1001" { 400 } else { status };
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{head}: {answer}");
+            assert!(status == 400 || answer.contains("\"too_large\""), "{head}: {answer}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_body_is_taken_only_if_it_is_not_encoded() {
     let gateway = Gateway::start(&[]).await;
     let mut client = gateway.subscriber("k").await;
