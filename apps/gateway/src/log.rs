@@ -10,6 +10,7 @@
 
 mod queue;
 
+use std::any::Any;
 use std::fmt::{self, Debug, Write as _};
 use std::io::{self, Write};
 use std::panic::PanicHookInfo;
@@ -89,8 +90,8 @@ pub async fn keep_limits() {
 }
 
 /// Starts the log, also for panics.
-pub fn start(filter: Targets, as_json: bool) {
-    queue::start();
+pub fn start(filter: Targets, as_json: bool) -> io::Result<()> {
+    queue::start()?;
     let layer = lines::layer().with_target(false);
     let layer = if as_json {
         layer.json().with_writer(|| Ascii(Queue)).boxed()
@@ -99,6 +100,7 @@ pub fn start(filter: Targets, as_json: bool) {
     };
     tracing_subscriber::registry().with(layer.with_filter(filter)).init();
     std::panic::set_hook(Box::new(log_panic));
+    Ok(())
 }
 
 /// Ends the log: the last line says why the program has failed.
@@ -114,14 +116,18 @@ pub fn end(error: Option<&str>) {
 /// Logs a panic like any other event: what it says may come from outside, too.
 fn log_panic(info: &PanicHookInfo<'_>) {
     let at = info.location().map(ToString::to_string).unwrap_or_default();
-    let payload = info.payload();
-    let text = payload.downcast_ref::<&str>().copied();
-    let why = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-    let why = why.unwrap_or_default();
+    let why = panic_text(info.payload());
     if !PANICKED.allows() {
         return;
     }
     error!(at, why, "a fault of the gateway: a task has panicked");
+}
+
+/// Returns what a panic says.
+pub fn panic_text(payload: &(dyn Any + Send)) -> &str {
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or_default()
 }
 
 /// Writes the fields of an event: the message, and `name=value` for each other field.

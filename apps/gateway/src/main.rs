@@ -52,9 +52,12 @@ mod subscription;
 mod timed_socket;
 mod wire;
 
+use std::io::{self, Write};
+use std::panic;
 use std::process::ExitCode;
 
 use clap::Parser;
+use tokio::runtime::{Builder, Runtime};
 
 use crate::config::Config;
 
@@ -63,12 +66,38 @@ use crate::config::Config;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-#[tokio::main]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
     let config = Config::parse();
-    log::start(config.log.clone(), config.log_json);
+    let runtime = match start(&config) {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            // It fails if standard error is closed.
+            let _ = writeln!(io::stderr(), "gateway: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    runtime.block_on(run(config))
+}
+
+async fn run(config: Config) -> ExitCode {
     tokio::spawn(log::keep_limits());
     let ended = gateway::run(config).await;
     log::end(ended.as_ref().err().map(String::as_str));
     if ended.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Starts the runtime and the log.
+fn start(config: &Config) -> Result<Runtime, String> {
+    // tokio returns an error if it may open no more files, or panics, depending on what for.
+    panic::set_hook(Box::new(|_| {}));
+    let built = panic::catch_unwind(|| Builder::new_multi_thread().enable_all().build());
+    let _ = panic::take_hook();
+    let runtime = match built {
+        Ok(built) => built.map_err(|error| error.to_string()),
+        Err(payload) => Err(log::panic_text(&*payload).to_owned()),
+    };
+    let runtime = runtime.map_err(|why| format!("cannot start the runtime: {why}"))?;
+    let started = log::start(config.log.clone(), config.log_json);
+    started.map_err(|error| format!("cannot start the log: {error}"))?;
+    Ok(runtime)
 }

@@ -11,6 +11,8 @@ use async_rs::traits::Reactor;
 use async_rs::util::RuntimeParts;
 use async_rs::{Runtime, Tokio};
 use futures::{AsyncRead, AsyncWrite, Stream};
+use tokio::io::ReadBuf;
+use tokio::net::TcpStream;
 
 use crate::rewriter::{CHUNK, Rewriter, Rules};
 
@@ -27,7 +29,7 @@ pub struct Rewriting {
 }
 
 impl Reactor for Rewriting {
-    type TcpStream = Wire<<Tokio as Reactor>::TcpStream>;
+    type TcpStream = Wire<TcpStream>;
     type Sleep = <Tokio as Reactor>::Sleep;
 
     fn register<H: Read + Write + AsFd + AsRawFd + Send + 'static>(
@@ -50,11 +52,15 @@ impl Reactor for Rewriting {
         address: SocketAddr,
     ) -> impl Future<Output = io::Result<Self::TcpStream>> + Send + 'static {
         let (connecting, rules) = (self.tokio.tcp_connect_addr(address), self.rules.clone());
-        async move { Ok(Wire::new(connecting.await?, rules)) }
+        async move { Ok(Wire::new(connecting.await?.into_inner(), rules)) }
     }
 }
 
 /// A connection whose incoming bytes are rewritten.
+///
+/// It holds a socket of tokio, not async-rs's wrapper around one (`async_compat::Compat`). lapin drops
+/// its connections in a thread of its own, where the first drop of a wrapper starts a second runtime.
+/// If there is no descriptor for it at that moment, this drop and all later ones panic.
 pub struct Wire<S> {
     socket: S,
     rewriter: Rewriter,
@@ -71,7 +77,7 @@ impl<S> Wire<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
+impl<S: tokio::io::AsyncRead + Unpin> AsyncRead for Wire<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -79,7 +85,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
     ) -> Poll<io::Result<usize>> {
         let this = &mut *self;
         while this.taken == this.out.len() {
-            let count = ready!(Pin::new(&mut this.socket).poll_read(cx, &mut this.chunk))?;
+            let mut chunk = ReadBuf::new(&mut this.chunk);
+            ready!(Pin::new(&mut this.socket).poll_read(cx, &mut chunk))?;
+            let count = chunk.filled().len();
             if count == 0 {
                 return Poll::Ready(Ok(0));
             }
@@ -94,7 +102,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
+impl<S: tokio::io::AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -116,6 +124,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     }
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_close(cx)
+        Pin::new(&mut self.socket).poll_shutdown(cx)
     }
 }

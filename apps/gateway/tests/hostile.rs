@@ -298,3 +298,42 @@ async fn log_says_how_many_lines_were_left_out() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_program_that_may_open_too_few_files_says_so_and_fails() {
+    // The port is taken: with enough files, that is the error.
+    let gateway = Gateway::start(&[]).await;
+    let mut errors = Vec::new();
+    for files in 5..20 {
+        let mut command = Command::new("sh");
+        let run = format!("ulimit -n {files}; exec {PROGRAM} --listen {}", gateway.address);
+        let run = soon("the exit", command.args(["-c", &run]).output()).await.unwrap();
+        let error = String::from_utf8(run.stderr).unwrap();
+        assert_eq!(run.status.code(), Some(1), "{files}: {error}");
+        assert!(
+            error.starts_with("gateway: cannot ") && error.lines().count() == 1,
+            "{files}: {error}"
+        );
+        errors.push(error);
+    }
+    assert!(errors[0].contains("open files"), "{errors:?}");
+    assert!(errors[14].starts_with("gateway: cannot listen on"), "{errors:?}");
+}
+
+#[tokio::test]
+async fn connections_to_the_broker_that_end_start_no_other_runtime() {
+    // It would be started when a connection first ends, and panic for good if there are no more files.
+    let broker = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let uri = format!("amqp://{}", broker.local_addr().unwrap());
+    let gateway = Gateway::start(&["--amqp", &uri]).await;
+    let mut last = None;
+    for _ in 0..3 {
+        drop(last.take());
+        let (mut socket, _) = soon("a connection", broker.accept()).await.unwrap();
+        soon("the header", socket.read_exact(&mut [0; 8])).await.unwrap();
+        last = Some(socket);
+    }
+    let threads = gateway.threads();
+    assert!(threads.iter().any(|name| name.contains("lapin")), "{threads:?}");
+    assert!(threads.iter().all(|name| !name.contains("compat")), "{threads:?}");
+}

@@ -39,8 +39,8 @@ pub struct Queue;
 
 impl Write for Queue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let queue = QUEUE.get_or_init(open);
-        if queue.try_send(Entry::Line(line.to_vec())).is_err() {
+        let entry = Entry::Line(line.to_vec());
+        if QUEUE.get().is_none_or(|queue| queue.try_send(entry).is_err()) {
             LEFT_OUT.fetch_add(1, Relaxed);
         }
         Ok(line.len())
@@ -52,16 +52,11 @@ impl Write for Queue {
 }
 
 /// Starts the thread. Called before there are clients, who may use up what a thread needs.
-pub fn start() {
-    QUEUE.get_or_init(open);
-}
-
-fn open() -> SyncSender<Entry> {
+pub fn start() -> io::Result<()> {
     let (queue, lines) = sync_channel(ROOM);
-    let name = "log".to_owned();
-    let thread = thread::Builder::new().name(name).spawn(move || write_all(&lines));
-    thread.expect("a thread can be started at the beginning");
-    queue
+    thread::Builder::new().name("log".to_owned()).spawn(move || write_all(&lines))?;
+    QUEUE.get_or_init(|| queue);
+    Ok(())
 }
 
 fn write_all(lines: &Receiver<Entry>) {

@@ -146,6 +146,15 @@ impl Gateway {
         line.split_whitespace().next().unwrap().parse().unwrap()
     }
 
+    /// The names of its threads.
+    pub fn threads(&self) -> Vec<String> {
+        let path = format!("/proc/{}/task", self.process.id().expect("the gateway runs"));
+        let tasks = std::fs::read_dir(path).unwrap();
+        // A thread may end in the meantime.
+        let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
+        tasks.filter_map(|task| name(task.unwrap())).collect()
+    }
+
     pub fn memory(&self) -> u64 {
         self.proc("status", "VmRSS:") / 1024
     }
