@@ -164,6 +164,8 @@ const subscribed = (page, key) =>
   until(page, `subscribed to ${key}`, (name) => [...document.querySelectorAll("#subscriptions li")]
     .some((chip) => chip.className !== "waits" && chip.textContent.includes(name)), key);
 
+// Buttons are pressed by key: the page grows while it is used, and on a busy machine a button could move between the
+// moment when the driver looks where it is and that of the click.
 const STAGES = {
   async empty(page, look) {
     await until(page, "the page shows that the gateway is running", () => document.getElementById("state").className === "up");
@@ -212,9 +214,9 @@ const STAGES = {
   async busy(page, look) {
     await until(page, "eight keys are shown", () => document.querySelectorAll("#keys tbody tr").length === 8);
     await page.locator("#subscribe-key").fill("demo.tea");
-    await page.locator("#subscribe button").click();
+    await page.locator("#subscribe-key").press("Enter");
     await subscribed(page, "demo.tea");
-    await page.getByRole("button", { name: "watch demo.coffee", exact: true }).click();
+    await page.getByRole("button", { name: "watch demo.coffee", exact: true }).press("Enter");
     await subscribed(page, "demo.coffee");
     const list = "#messages li";
     await until(page, "messages arrive", () => document.querySelectorAll("#messages li").length >= 50);
@@ -245,8 +247,8 @@ const STAGES = {
 
     // Unsubscribed from both keys: no more messages arrive.
     await page.screenshot({ path: `${folder}/busy-${look.name}.png`, fullPage: true });
-    await page.getByRole("button", { name: "unsubscribe from demo.tea", exact: true }).click();
-    await page.getByRole("button", { name: "unsubscribe from demo.coffee", exact: true }).click();
+    await page.getByRole("button", { name: "unsubscribe from demo.tea", exact: true }).press("Enter");
+    await page.getByRole("button", { name: "unsubscribe from demo.coffee", exact: true }).press("Enter");
     await until(page, "it stops when unsubscribed", () => new Promise((resolve) => {
       const newest = document.querySelector("#messages li");
       setTimeout(() => resolve(document.querySelector("#messages li") === newest), 1_000);
@@ -257,7 +259,7 @@ const STAGES = {
   async restarted(page, look, meeting) {
     const key = "tea";
     await page.locator("#subscribe-key").fill(key);
-    await page.locator("#subscribe button").click();
+    await page.locator("#subscribe-key").press("Enter");
     await subscribed(page, key);
     const parts = () => page.locator("#chart path").first().evaluate((path) => (path.getAttribute("d").match(/M/g) ?? []).length);
     for (const [what, gap] of [["killed, and started with --history", 1], ["the same without", 1]]) {
@@ -285,7 +287,7 @@ const STAGES = {
   async lost(page, look, meeting) {
     await until(page, "the page shows that the broker is up", () => document.getElementById("state").className === "up");
     await page.locator("#subscribe-key").fill("demo.tea");
-    await page.locator("#subscribe button").click();
+    await page.locator("#subscribe-key").press("Enter");
     await subscribed(page, "demo.tea");
     await meeting("the broker goes");
     await until(page, "the page shows that the broker is lost", () => !document.getElementById("alarm").hidden
@@ -293,7 +295,7 @@ const STAGES = {
       && document.getElementById("state").className === "down");
     // A subscription that is made now is confirmed later.
     await page.locator("#subscribe-key").fill("demo.coffee");
-    await page.locator("#subscribe button").click();
+    await page.locator("#subscribe-key").press("Enter");
     await page.screenshot({ path: `${folder}/lost-${look.name}.png`, fullPage: true });
     await meeting("the broker comes back");
     await until(page, "the page shows that the broker is up again", () => document.getElementById("alarm").hidden

@@ -361,7 +361,8 @@ function receive(message) {
     notice(`${isolated(message.key)}: ${whole.format(message.count)} lost, ${why}`);
   } else if (message.type === "unsubscribed" && message.reason !== "requested") {
     remove(message.key);
-    notice(`${isolated(message.key)}: ended by the gateway: this page was too slow`);
+    const why = message.reason === "forbidden" ? "the broker no longer allows it to read the key" : "this page was too slow";
+    notice(`${isolated(message.key)}: ended by the gateway: ${why}`);
   } else if (message.type === "error" && message.error !== "not_subscribed") {
     if (message.key !== undefined && message.error !== "already_subscribed") remove(message.key);
     wrong(message.key ? `${isolated(message.key)}: ${message.message}` : message.message);
