@@ -24,7 +24,7 @@ use tracing::{debug, warn};
 
 use crate::access;
 use crate::gateway::Gateway;
-use crate::http::{Refusal, answer, router};
+use crate::http::{Refusal, answer, hardened, router};
 use crate::log::NOT_ACCEPTED;
 use crate::timed_socket::TimedSocket;
 
@@ -160,7 +160,7 @@ impl Connection {
                 }
                 answer(&self.gateway, &self.app, request).await
             }
-            Err(refusal) => refusal.into_response(),
+            Err(refusal) => hardened(refusal.into_response()),
         };
         let is_last = has_no_place || is_refused || self.gateway.board.is_draining();
         if is_last && answer.status() != StatusCode::SWITCHING_PROTOCOLS {

@@ -282,6 +282,7 @@ async fn a_header_of_which_one_is_used_may_not_be_repeated() {
                 answer.starts_with("HTTP/1.1 400") && answer.contains(code),
                 "{lines}: {answer}"
             );
+            assert_eq!(answer.contains("nosniff"), !code.is_empty(), "{lines}: {answer}");
         }
     }
     let version = "sec-websocket-version: 13\r\n";
