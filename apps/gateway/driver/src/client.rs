@@ -10,7 +10,7 @@ use base64::prelude::BASE64_STANDARD;
 use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, OnceCell, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_tungstenite::client_async_with_config;
@@ -19,11 +19,15 @@ use tokio_tungstenite::tungstenite::{Error as WsError, Message as Frame};
 
 use crate::ledger::{Ledger, Receipt};
 use crate::message::{self, Key};
+use crate::stats;
 
 pub type Socket = tokio_tungstenite::WebSocketStream<TcpStream>;
 
 /// How long a gateway may be unreachable.
 const AWAY: Duration = Duration::from_secs(180);
+/// How many messages a gateway has received before clients that resume come back to it: one of each
+/// key and more, as the checks have 200 keys.
+const MISSED: u64 = 1_000;
 
 /// Counters that the clients share.
 #[derive(Default)]
@@ -33,6 +37,8 @@ pub struct Progress {
     pub delivered: AtomicU64,
     pub of: Vec<AtomicU64>,
     pub changed: Notify,
+    /// The gateway has received messages since it was started again.
+    reads_again: OnceCell<()>,
 }
 
 impl Progress {
@@ -49,7 +55,7 @@ pub struct ClientConfig {
     pub keys: Vec<(Key, usize)>,
     /// Reconnects when its connection is lost.
     pub reconnects: bool,
-    /// Reconnects late, with the last position of each key.
+    /// Reconnects when it has missed messages, with the last position of each key.
     pub resumes: bool,
 }
 
@@ -181,14 +187,18 @@ async fn run_client(
                     outcome.errors.push(format!("the gateway closed a connection: {code:?}"));
                     break;
                 }
+                if config.resumes {
+                    let waiting = || stats::await_received(&config.gateway, MISSED, AWAY);
+                    if let Err(error) = progress.reads_again.get_or_try_init(waiting).await {
+                        outcome.errors.push(error);
+                        break;
+                    }
+                }
             }
             Err(error) => {
                 outcome.errors.push(error);
                 break;
             }
-        }
-        if config.resumes {
-            sleep(Duration::from_secs(1)).await;
         }
         // Jitter, so that clients do not all reconnect at once.
         sleep(pause.mul_f64(0.5 + fastrand::f64())).await;

@@ -39,6 +39,22 @@ pub async fn counter(gateway: &str, name: &str) -> Result<u64, String> {
     metrics.lines().find_map(of_line).ok_or_else(|| format!("/metrics has no {name}"))
 }
 
+/// Waits until a gateway that is being started has received as many messages.
+pub async fn await_received(gateway: &str, count: u64, limit: Duration) -> Result<(), String> {
+    let start = Instant::now();
+    loop {
+        let stats = any_stats(gateway).await;
+        let received = stats.map(|stats| stats["totals"]["received"].as_u64().unwrap_or(0));
+        if received.as_ref().is_ok_and(|received| *received >= count) {
+            return Ok(());
+        }
+        if start.elapsed() > limit {
+            return Err(format!("{gateway} has not received {count} messages: {received:?}"));
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
 /// Waits until the gateway has neither connections nor subscriptions.
 pub async fn await_idle(gateway: &str) -> Result<(), String> {
     let start = Instant::now();
