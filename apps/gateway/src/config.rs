@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::http::Uri;
 use clap::builder::ArgPredicate;
+use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, ValueEnum};
 use lapin::uri::AMQPUri;
 use stream_demux::Overflow;
@@ -164,7 +165,15 @@ impl BrokerConfig {
     }
 }
 
+/// Options whose values are secret.
+const SECRETS: [&str; 3] = ["--amqp", "--token", "--read-key"];
+
 impl Config {
+    /// Reads the command line and the environment. Ends the program if something is wrong.
+    pub fn read() -> Self {
+        Self::try_parse().unwrap_or_else(|error| hide_secrets(error).exit())
+    }
+
     /// Returns `true` if messages are dropped for clients that do not read.
     pub fn drops(&self) -> bool {
         !matches!(self.overflow, Policy::Wait)
@@ -241,6 +250,20 @@ fn name(text: &str) -> Result<String, String> {
     }
 }
 
+/// Errors may end up in a log, and the values of these options must not.
+fn hide_secrets(mut error: clap::Error) -> clap::Error {
+    let is_secret = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(option)) => {
+            SECRETS.contains(&option.split_whitespace().next().unwrap_or_default())
+        }
+        _ => false,
+    };
+    if is_secret {
+        error.insert(ContextKind::InvalidValue, ContextValue::String("(hidden)".to_owned()));
+    }
+    error
+}
+
 fn token(text: &str) -> Result<String, String> {
     let is_header = text.bytes().all(|byte| byte.is_ascii_graphic());
     if text.is_empty() || !is_header {
@@ -275,4 +298,25 @@ fn amqp(text: &str) -> Result<AMQPUri, String> {
     // In seconds. A lost connection is detected after two intervals.
     uri.query.heartbeat.get_or_insert(10);
     Ok(uri)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_invalid_secret_is_not_printed() {
+        for arguments in [
+            ["--amqp", "amqps://user:sekret@host"],
+            ["--amqp", "amqp://user:sekret@host:x/"],
+            ["--token", "sekret\n"],
+            ["--read-key", "sekret"],
+        ] {
+            let error = Config::try_parse_from(["gateway"].into_iter().chain(arguments));
+            let text = hide_secrets(error.unwrap_err()).to_string();
+            assert!(!text.contains("sekret") && text.contains(arguments[0]), "{text}");
+        }
+        let error = Config::try_parse_from(["gateway", "--rate", "much"]).unwrap_err();
+        assert!(hide_secrets(error).to_string().contains("much"));
+    }
 }

@@ -56,7 +56,6 @@ use std::io::{self, Write};
 use std::panic;
 use std::process::ExitCode;
 
-use clap::Parser;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::config::Config;
@@ -67,7 +66,7 @@ use crate::config::Config;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let config = Config::parse();
+    let config = Config::read();
     let runtime = match start(&config) {
         Ok(runtime) => runtime,
         Err(error) => {
