@@ -49,7 +49,7 @@ use tracing::{info, warn};
 use crate::board::Board;
 use crate::config::BrokerConfig;
 use crate::interest::{BATCH, Change, Interest};
-use crate::link::refusal;
+use crate::link::{Channels, refusal};
 use crate::lock::Lock;
 use crate::log::REFUSED;
 use crate::message::{Delivery, Fate, Key, Message, Verdict, check_json};
@@ -82,6 +82,7 @@ pub struct Broker {
     pub interest: Arc<Interest>,
     pub board: Arc<Board>,
     pub publisher: Publisher,
+    pub channels: Arc<Channels>,
     pub max_body: usize,
     /// What is done with a message that waits for too long.
     pub overdue: Overdue,

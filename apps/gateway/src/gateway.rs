@@ -24,6 +24,7 @@ use crate::config::Config;
 use crate::demo;
 use crate::hooks::GatewayHooks;
 use crate::interest::Interest;
+use crate::link::Channels;
 use crate::publisher::Publisher;
 use crate::router::{self, Input, Orders};
 use crate::serve::{NEW, serve};
@@ -115,6 +116,7 @@ pub async fn run(config: Config) -> Result<(), String> {
                 interest,
                 board: Arc::clone(&board),
                 publisher: Publisher::default(),
+                channels: Arc::new(Channels::new()),
                 max_body: config.max_body,
                 overdue: Overdue::new(config.broker.ack_timeout, config.drops()),
             });

@@ -1,11 +1,12 @@
 //! A connection whose channels the broker may close, for publishing and for questions.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
-use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
+use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
 use lapin::{BasicProperties, Channel, Connection, ErrorKind};
 use tracing::warn;
 
@@ -13,8 +14,44 @@ use tracing::warn;
 /// more would hardly be faster, and each is four processes of the broker.
 const OPEN: usize = 256;
 
+/// How many channels a connection may have open. Fewer if the broker limits those of the user
+/// (`max-channels`): it ends the connection on which one too many is opened.
+pub struct Channels(AtomicUsize);
+
+impl Channels {
+    pub fn new() -> Self {
+        Self(AtomicUsize::new(OPEN))
+    }
+
+    fn most(&self) -> usize {
+        self.0.load(Relaxed)
+    }
+
+    /// Learns the limit from the error with which the broker has ended a connection. A quarter is
+    /// for publishing, and another one for questions: the rest is left for the session, and for
+    /// other programs with the same user.
+    fn learn(&self, error: &lapin::Error) {
+        let ErrorKind::ProtocolError(error) = error.kind() else { return };
+        if !matches!(error.kind(), AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED)) {
+            return;
+        }
+        let Some(limit) = channel_limit(error.get_message().as_str()) else { return };
+        let most = (limit / 4).max(1);
+        if self.0.fetch_min(most, Relaxed) > most {
+            warn!(limit, most, "the broker limits the channels of the user");
+        }
+    }
+}
+
+/// "… number of channels opened for user 'guest' has reached the maximum allowed limit of (50)"
+fn channel_limit(why: &str) -> Option<usize> {
+    let (_, rest) = why.split_once("channels")?;
+    rest.rsplit_once('(')?.1.split_once(')')?.0.parse().ok()
+}
+
 pub struct Link {
     pub connection: Arc<Connection>,
+    channels: Arc<Channels>,
     /// The broker confirms what is published on its channels.
     confirms: bool,
     /// For publishing: the largest body that the broker accepts, at most `--max-body`.
@@ -31,9 +68,10 @@ pub struct Link {
 
 impl Link {
     /// A connection for questions.
-    pub fn new(connection: Arc<Connection>) -> Self {
+    pub fn new(connection: Arc<Connection>, channels: Arc<Channels>) -> Self {
         Self {
             connection,
+            channels,
             confirms: false,
             largest: 0,
             idle: Vec::new(),
@@ -47,8 +85,13 @@ impl Link {
     /// A connection for publishing. Finds the largest body that the broker accepts, by publishing
     /// to no queue. If the first message that is too large were one of a client, it would end the
     /// channel that it shares.
-    pub async fn examine(connection: Arc<Connection>, max_body: usize) -> lapin::Result<Self> {
-        let mut link = Self { confirms: true, largest: max_body, ..Self::new(connection) };
+    pub async fn examine(
+        connection: Arc<Connection>,
+        channels: Arc<Channels>,
+        max_body: usize,
+    ) -> lapin::Result<Self> {
+        let mut link =
+            Self { confirms: true, largest: max_body, ..Self::new(connection, channels) };
         loop {
             let channel = open(Arc::clone(&link.connection), link.confirms).await?;
             link.open += 1;
@@ -100,7 +143,7 @@ impl Link {
 
     /// Starts to open as many channels as are waited for, as far as the limits allow.
     pub fn open(&mut self, waiting: usize) -> Vec<BoxFuture<'static, lapin::Result<Channel>>> {
-        let room = OPEN.min(self.half()).saturating_sub(self.open);
+        let room = self.channels.most().min(self.half()).saturating_sub(self.open);
         let count = if self.is_broken { 0 } else { waiting.saturating_sub(self.opening).min(room) };
         (self.open, self.opening) = (self.open + count, self.opening + count);
         let confirms = self.confirms;
@@ -112,9 +155,11 @@ impl Link {
         match channel {
             Ok(channel) => self.idle.push(channel),
             Err(error) => {
-                warn!(%error, "the broker opens no channel");
+                self.channels.learn(&error);
                 self.open -= 1;
-                self.is_broken = true;
+                if !std::mem::replace(&mut self.is_broken, true) {
+                    warn!(%error, "the broker opens no channel");
+                }
             }
         }
     }

@@ -84,7 +84,7 @@ impl<'a> Permissions<'a> {
         } else {
             let connection = timeout(TIMEOUT, self.broker.connect(ASKING)).await;
             let connection = connection.map_err(|_| timed_out())??;
-            self.link.insert(Link::new(Arc::new(connection)))
+            self.link.insert(Link::new(Arc::new(connection), Arc::clone(&self.broker.channels)))
         };
         let mut channels = Vec::new();
         channels.extend(std::iter::from_fn(|| link.take()).take(most));

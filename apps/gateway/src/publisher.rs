@@ -140,7 +140,7 @@ impl<'a> Desk<'a> {
             events: connection.events_listener().boxed(),
             link: None,
             number: 0,
-            next: Some(Link::examine(Arc::new(connection), broker.max_body).boxed()),
+            next: Some(examine(broker, connection).boxed()),
             opening: FuturesUnordered::new(),
             lanes: HashMap::new(),
             queue: VecDeque::new(),
@@ -226,7 +226,7 @@ impl<'a> Desk<'a> {
             self.next = Some(Box::pin(async {
                 let connection = timeout(TIMEOUT, broker.connect(PUBLISHING)).await;
                 let connection = connection.map_err(|_| timed_out())??;
-                Link::examine(Arc::new(connection), broker.max_body).await
+                examine(broker, connection).await
             }));
         }
     }
@@ -348,6 +348,10 @@ impl<'a> Desk<'a> {
         }
         Ok(())
     }
+}
+
+async fn examine(broker: &Broker, connection: Connection) -> lapin::Result<Link> {
+    Link::examine(Arc::new(connection), Arc::clone(&broker.channels), broker.max_body).await
 }
 
 async fn publish(broker: &Broker, on: Channel, lane: String, request: Request) -> Sent {
