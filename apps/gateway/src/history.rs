@@ -59,6 +59,8 @@ struct Log {
     bytes: usize,
     /// The position of the last message.
     last: u64,
+    /// The broker does not allow the key to be read: its messages are not kept.
+    is_forbidden: bool,
 }
 
 /// The messages that a client missed, as far as they are kept.
@@ -100,6 +102,9 @@ impl History {
         let log = kept.log(message.key());
         log.last += 1;
         message.stamp(log.last);
+        if log.is_forbidden {
+            return;
+        }
         log.messages.push_back(message.to_keep(budget));
         log.bytes += message.size();
         let excess = if log.messages.len() > self.most { log.remove_first() } else { 0 };
@@ -120,9 +125,23 @@ impl History {
         let at = log.as_ref().map_or(*floor, |log| log.last) + 1;
         if let Some(log) = log {
             log.last = at;
+            log.is_forbidden = false;
         }
         keys.insert(Key::clone(key), at);
         Some(at)
+    }
+
+    /// Called when the broker does not allow this key to be read any more. Removes what is kept of
+    /// it. Its messages may go on to come, and are not kept until the key is covered again.
+    pub fn forbid(&self, key: &Key) {
+        self.uncover(key);
+        let kept = &mut *self.kept.lock();
+        if let Some(log) = kept.logs.peek_mut(key) {
+            log.is_forbidden = true;
+            while !log.messages.is_empty() {
+                kept.bytes -= log.remove_first();
+            }
+        }
     }
 
     /// Records that messages of this key may be published without being received.
@@ -255,7 +274,8 @@ impl Kept {
         if !self.logs.contains(key) {
             let size = OVERHEAD + key.len();
             self.bytes += size;
-            let log = Log { messages: VecDeque::new(), bytes: size, last: self.last(key) };
+            let last = self.last(key);
+            let log = Log { messages: VecDeque::new(), bytes: size, last, is_forbidden: false };
             self.logs.put(key.into(), log);
         }
         self.logs.get_mut(key).expect("it was inserted above")
@@ -314,6 +334,20 @@ mod tests {
         assert_eq!(kept.since("tea", 0, false), (vec![2, 3], 1, 3, true), "1 is removed");
         assert_eq!(kept.since("tea", 0, true), (vec![3], 2, 3, false));
         assert_eq!(kept.since("new", 0, false), (vec![], 0, 0, false));
+    }
+
+    #[test]
+    fn nothing_is_kept_of_a_key_that_must_not_be_read() {
+        let (kept, key) = (kept(true, 1 << 20), Key::from("tea"));
+        kept.history.cover(&key);
+        (0..2).for_each(|_| kept.keep("tea"));
+        assert_eq!(kept.since("tea", 1, false), (vec![2, 3], 1, 3, false));
+        kept.history.forbid(&key);
+        kept.keep("tea");
+        assert_eq!(kept.since("tea", 1, false), (vec![], 4, 4, true));
+        kept.history.cover(&key); // skips a position
+        kept.keep("tea");
+        assert_eq!(kept.since("tea", 1, false), (vec![6], 5, 6, true));
     }
 
     #[test]

@@ -344,7 +344,7 @@ impl Interest {
             for key in some {
                 keys.bindings.insert(Key::clone(&key), Binding::Unbound { since: Instant::now() });
                 if let Some(history) = &self.board.history {
-                    history.uncover(&key);
+                    history.forbid(&key);
                 }
                 let new = keys.waiting.remove(&key).unwrap_or_default();
                 // Subscriptions that were bound, and are not known here.
