@@ -191,3 +191,16 @@ pub fn refusal(error: &lapin::Error) -> Option<(AMQPSoftError, &str)> {
         AMQPErrorKind::Hard(_) => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_on_channels_is_in_the_broker_s_text() {
+        let of_user = "NOT_ALLOWED - number of channels opened for user 'a (b)' has reached the \
+                       maximum allowed user limit of (50)";
+        assert_eq!(channel_limit(of_user), Some(50));
+        assert_eq!(channel_limit("NOT_ALLOWED - vhost not found (3)"), None);
+    }
+}
