@@ -180,7 +180,7 @@ impl Broker {
         stop: &CancellationToken,
     ) -> lapin::Result<()> {
         let connection = tokio::select! {
-            connected = timeout(TIMEOUT, self.connect("")) => connected.map_err(|_| timed_out())??,
+            connected = self.connect("") => connected?,
             () = stop.cancelled() => return Ok(()),
         };
         let mut desk = None;
@@ -205,8 +205,7 @@ impl Broker {
     ) -> lapin::Result<()> {
         let binding = connection.create_channel().await?;
         let mut lock = self.lock(&binding).await?;
-        let publishing = timeout(TIMEOUT, self.connect(PUBLISHING)).await;
-        let publishing = publishing.map_err(|_| timed_out())??;
+        let publishing = self.connect(PUBLISHING).await?;
         let (fates, incoming) = mpsc::unbounded_channel();
         // The last delivery tag that has arrived.
         let arrived = AtomicU64::new(0);
@@ -235,7 +234,9 @@ impl Broker {
         let properties = ConnectionProperties::default().with_connection_name(name);
         let rules = Rules { key_header: self.config.key_header.clone(), max_body: self.max_body };
         let runtime = wire::runtime(rules);
-        Connection::connect_uri_with_runtime(self.uri.clone(), properties, runtime).await
+        let connecting =
+            Connection::connect_uri_with_runtime(self.uri.clone(), properties, runtime);
+        timeout(TIMEOUT, connecting).await.map_err(|_| timed_out())?
     }
 
     /// Takes the lock for the channel that changes bindings. Fails while another channel has it.
@@ -534,7 +535,7 @@ fn text(table: Option<&FieldTable>, name: &str) -> Option<Key> {
     }
 }
 
-pub fn timed_out() -> lapin::Error {
+fn timed_out() -> lapin::Error {
     std::io::Error::from(std::io::ErrorKind::TimedOut).into()
 }
 

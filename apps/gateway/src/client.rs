@@ -75,7 +75,7 @@ struct Client {
 struct Held {
     terms: Arc<Terms>,
     rate: u32,
-    /// The client was told so.
+    /// The client has got `subscribed`.
     is_subscribed: bool,
     /// `None` once it is ending.
     lease: Option<Lease>,

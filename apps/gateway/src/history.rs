@@ -135,13 +135,17 @@ impl History {
     /// it. Its messages may go on to come, and are not kept until the key is covered again.
     pub fn forbid(&self, key: &Key) {
         self.uncover(key);
-        let kept = &mut *self.kept.lock();
-        if let Some(log) = kept.logs.peek_mut(key) {
+        let messages = {
+            let kept = &mut *self.kept.lock();
+            let Some(log) = kept.logs.peek_mut(key) else { return };
             log.is_forbidden = true;
-            while !log.messages.is_empty() {
-                kept.bytes -= log.remove_first();
-            }
-        }
+            let messages = std::mem::take(&mut log.messages);
+            let size: usize = messages.iter().map(Message::size).sum();
+            log.bytes -= size;
+            kept.bytes -= size;
+            messages
+        };
+        drop(messages); // without the lock, as there may be many
     }
 
     /// Records that messages of this key may be published without being received.

@@ -23,12 +23,14 @@ pub struct GatewayHooks {
 
 impl GatewayHooks {
     /// Tells the clients of some keys that messages may be missing, or ends their subscriptions.
-    pub fn tell(&self, Interruption { keys, cause, .. }: &Interruption) {
-        for terms in self.attached.values().filter(|terms| keys.contains(&terms.key)) {
-            match cause {
-                Cause::Gap(number) => terms.tell_gap(*number),
-                Cause::Forbidden => terms.forbid(),
+    pub fn tell(&self, Interruption { keys, cause }: Interruption) {
+        let concerned = self.attached.values().filter(|terms| keys.contains(&terms.key));
+        match cause {
+            Cause::Gap { number, told } => {
+                concerned.for_each(|terms| terms.tell_gap(number));
+                let _ = told.send(());
             }
+            Cause::Forbidden => concerned.for_each(|terms| terms.forbid()),
         }
     }
 }

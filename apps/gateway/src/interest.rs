@@ -19,8 +19,8 @@
 //! When a key is bound again, the history skips a position: clients that return are told of the gap
 //! by their position ([`crate::history`]). Clients that rely on the key and are still there are
 //! told directly ([`Interruption`]). In the cases 2 and 3, the session ends, and the next one binds
-//! all wanted keys and tells the clients before it consumes. So nobody hears a later message first,
-//! and a client that then loads its state misses nothing.
+//! all wanted keys and tells the clients before it consumes. So no client hears a later message
+//! first, and one that then loads its state misses nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -52,22 +52,22 @@ pub struct Interest {
     interruptions: mpsc::UnboundedSender<Interruption>,
 }
 
-/// Clients of some keys are to be told something. Handled by the demux task.
+/// What is to be done for the clients of some keys. Handled by the demux task.
 pub struct Interruption {
     pub keys: Interrupted,
     pub cause: Cause,
-    pub told: oneshot::Sender<()>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug)]
 pub enum Cause {
     /// Messages may be missing. Clients that rely on the key since the interruption of this number
-    /// know of it.
-    Gap(u64),
-    /// The keys must not be read any more.
+    /// know of it. Answered when the clients are told.
+    Gap { number: u64, told: oneshot::Sender<()> },
+    /// The keys must not be read any more: their subscriptions end.
     Forbidden,
 }
 
+/// The keys of an [`Interruption`].
 #[derive(Debug, PartialEq)]
 pub enum Interrupted {
     All,
@@ -282,7 +282,8 @@ impl Interest {
             }
             let number = keys.number;
             let keys = std::mem::replace(&mut keys.interrupted, none);
-            let _ = self.interruptions.send(Interruption { keys, cause: Cause::Gap(number), told });
+            let cause = Cause::Gap { number, told };
+            let _ = self.interruptions.send(Interruption { keys, cause });
         }
         let _ = done.await; // fails only when the gateway stops
     }
@@ -338,14 +339,18 @@ impl Interest {
     /// The queue may be bound to them nevertheless, from the time before. Then messages come for
     /// which there is no subscription, and the broker is [asked again](Self::recheck).
     pub fn refused(&self, some: HashSet<Key>) {
+        // Without the lock, as there may be many messages to drop. No key is covered meanwhile: that is
+        // done by the session, which calls this.
+        if let Some(history) = &self.board.history {
+            for key in &some {
+                history.forbid(key);
+            }
+        }
         let (mut waiting, mut others) = (Vec::new(), HashSet::new());
         {
             let keys = &mut *self.keys.lock();
             for key in some {
                 keys.bindings.insert(Key::clone(&key), Binding::Unbound { since: Instant::now() });
-                if let Some(history) = &self.board.history {
-                    history.forbid(&key);
-                }
                 let new = keys.waiting.remove(&key).unwrap_or_default();
                 // Subscriptions that were bound, and are not known here.
                 if keys.wanted.get(&key).is_some_and(|count| *count > new.len()) {
@@ -359,8 +364,8 @@ impl Interest {
             terms.forbid();
         }
         if !others.is_empty() {
-            let (keys, (told, _)) = (Interrupted::Some(others), oneshot::channel());
-            let _ = self.interruptions.send(Interruption { keys, cause: Cause::Forbidden, told });
+            let keys = Interrupted::Some(others);
+            let _ = self.interruptions.send(Interruption { keys, cause: Cause::Forbidden });
         }
     }
 
@@ -518,8 +523,8 @@ mod tests {
         assert!(interest.has_all("closed", at));
         interest.again(&[Key::clone(&key)]);
         refused();
-        let Interruption { keys, cause, .. } = interruptions.try_recv().unwrap();
-        assert!(keys.contains(&key) && cause == Cause::Forbidden);
+        let Interruption { keys, cause } = interruptions.try_recv().unwrap();
+        assert!(keys.contains(&key) && matches!(cause, Cause::Forbidden));
         assert!(!interest.has_all("closed", at), "the binding may be removed at any time");
     }
 

@@ -10,8 +10,8 @@ use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
 use lapin::{BasicProperties, Channel, Connection, ErrorKind};
 use tracing::warn;
 
-/// Channels that are open at a time. For publishing, a persistent message is confirmed after a few milliseconds, so
-/// more would hardly be faster, and each is four processes of the broker.
+/// Channels that a connection has open at a time. A persistent message is confirmed after a few
+/// milliseconds, so more would hardly be faster, and each is four processes of the broker.
 const OPEN: usize = 256;
 
 /// How many channels a connection may have open. Fewer if the broker limits those of the user

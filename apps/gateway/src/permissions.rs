@@ -21,7 +21,7 @@ use lapin::protocol::AMQPSoftError;
 use tokio::time::timeout;
 use tracing::warn;
 
-use crate::amqp::{Broker, CLOSE_TIMEOUT, TIMEOUT, gone, timed_out};
+use crate::amqp::{Broker, CLOSE_TIMEOUT, gone};
 use crate::link::{Link, refusal};
 use crate::log::NOT_READABLE;
 use crate::message::Key;
@@ -73,7 +73,7 @@ impl<'a> Permissions<'a> {
         Ok(refused)
     }
 
-    /// Takes at least one channel, and at most as many as that.
+    /// Takes some channels: at least one, and no more than `most`.
     async fn channels(&mut self, most: usize) -> lapin::Result<Vec<Channel>> {
         if let Some(worn) = self.link.take_if(|link| link.is_worn()) {
             let closing = worn.connection.close(200, "out of channels".into());
@@ -82,8 +82,7 @@ impl<'a> Permissions<'a> {
         let link = if let Some(link) = &mut self.link {
             link
         } else {
-            let connection = timeout(TIMEOUT, self.broker.connect(ASKING)).await;
-            let connection = connection.map_err(|_| timed_out())??;
+            let connection = self.broker.connect(ASKING).await?;
             self.link.insert(Link::new(Arc::new(connection), Arc::clone(&self.broker.channels)))
         };
         let mut channels = Vec::new();

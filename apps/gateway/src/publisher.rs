@@ -29,7 +29,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use crate::amqp::{Broker, CLOSE_TIMEOUT, PUBLISHING, TIMEOUT, gone, table, timed_out};
+use crate::amqp::{Broker, CLOSE_TIMEOUT, PUBLISHING, TIMEOUT, gone, table};
 use crate::board::Publishing;
 use crate::link::{Link, refusal};
 use crate::lock::Lock;
@@ -223,11 +223,8 @@ impl<'a> Desk<'a> {
         }
         if self.next.is_none() && self.link.as_ref().is_some_and(Link::is_worn) {
             let broker = self.broker;
-            self.next = Some(Box::pin(async {
-                let connection = timeout(TIMEOUT, broker.connect(PUBLISHING)).await;
-                let connection = connection.map_err(|_| timed_out())??;
-                examine(broker, connection).await
-            }));
+            self.next =
+                Some(Box::pin(async { examine(broker, broker.connect(PUBLISHING).await?).await }));
         }
     }
 
@@ -339,8 +336,9 @@ impl<'a> Desk<'a> {
         match event {
             Event::ConnectionBlocked(_) => {
                 self.broker.board.set_publishing(Publishing::Blocked);
-                let waiting = self.lanes.values_mut().flat_map(|lane| lane.waiting.drain(..));
-                waiting.for_each(|request| _ = request.answer.send(Err(PublishError::Alarm)));
+                for request in self.lanes.values_mut().flat_map(|lane| lane.waiting.drain(..)) {
+                    let _ = request.answer.send(Err(PublishError::Alarm));
+                }
             }
             Event::ConnectionUnblocked => self.broker.board.set_publishing(Publishing::Up),
             Event::Error(error) if !self.status.connected() => return Err(error),

@@ -91,8 +91,7 @@ pub fn start(
         .hooks(hooks);
     let routing = futures::future::poll_fn(move |cx| {
         while let Poll::Ready(Some(interruption)) = interruptions.poll_recv(cx) {
-            demux.hooks_ref().tell(&interruption);
-            let _ = interruption.told.send(());
+            demux.hooks_ref().tell(interruption);
         }
         let mut done = demux.poll_unpin(cx);
         if done.is_pending() {

@@ -267,7 +267,7 @@ async fn the_limit_of_open_files_is_raised_or_named() {
     assert!(log.contains("--max-connections needs more open files"), "{log}");
 }
 
-/// A full pipe blocks whoever writes to it. It takes 64 KiB, and a client that comes and goes makes two lines of
+/// A full pipe blocks the thread that writes to it. It takes 64 KiB, and a client that comes and goes makes two lines of
 /// more than 80 bytes.
 #[tokio::test]
 async fn log_that_nobody_reads_holds_up_nothing() {

@@ -25,8 +25,8 @@ pub type Socket = tokio_tungstenite::WebSocketStream<TcpStream>;
 
 /// How long a gateway may be unreachable.
 const AWAY: Duration = Duration::from_secs(180);
-/// How many messages a gateway has received before clients that resume come back to it: one of each
-/// key and more, as the checks have 200 keys.
+/// How many messages a gateway receives before clients that resume come back to it: about five of
+/// each key, as the check has 200 keys.
 const MISSED: u64 = 1_000;
 
 /// Counters that the clients share.

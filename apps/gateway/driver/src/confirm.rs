@@ -51,7 +51,8 @@ pub struct Confirm {
 enum Case {
     /// Concurrent posts to a queue that is full half of the time, and rejects them then
     Full,
-    /// Posts and subscriptions that the broker refuses, beside others. Keys that begin with `closed` are forbidden
+    /// Posts and subscriptions that the broker refuses, beside others. Keys that begin with `closed`
+    /// are forbidden
     Refused,
 }
 

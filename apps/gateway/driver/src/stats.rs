@@ -39,7 +39,7 @@ pub async fn counter(gateway: &str, name: &str) -> Result<u64, String> {
     metrics.lines().find_map(of_line).ok_or_else(|| format!("/metrics has no {name}"))
 }
 
-/// Waits until a gateway that is being started has received as many messages.
+/// Waits until a gateway, which may still be starting, has received this many messages.
 pub async fn await_received(gateway: &str, count: u64, limit: Duration) -> Result<(), String> {
     let start = Instant::now();
     loop {
