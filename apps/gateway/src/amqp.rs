@@ -153,6 +153,7 @@ impl Broker {
             }
             warn!(queue = %self.queue(), %error, "broker lost");
             self.overdue.learn(&error);
+            self.channels.learn(&error);
             if error.to_string().contains("in exclusive use") {
                 // By our last connection, until the broker notices that it is dead.
                 let heartbeat = u64::from(self.uri.query.heartbeat.unwrap_or(0));

@@ -30,7 +30,7 @@ impl Channels {
     /// Learns the limit from the error with which the broker has ended a connection. A quarter is
     /// for publishing, and another one for questions: the rest is left for the session, and for
     /// other programs with the same user.
-    fn learn(&self, error: &lapin::Error) {
+    pub fn learn(&self, error: &lapin::Error) {
         let ErrorKind::ProtocolError(error) = error.kind() else { return };
         if !matches!(error.kind(), AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED)) {
             return;

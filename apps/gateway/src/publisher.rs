@@ -180,13 +180,15 @@ impl<'a> Desk<'a> {
     }
 
     fn accept(&mut self, request: Request) -> lapin::Result<()> {
-        if !self.status.connected() {
-            return Err(gone("the publishing connection is lost"));
+        // An error of the connection is an event: the session is to end with that. The broker may
+        // also close the connection without one.
+        if self.status.closed() {
+            return Err(gone("the publishing connection is closed"));
         }
         let lane = if self.broker.config.topic { request.key.clone() } else { String::new() };
         let refusal = if self.status.blocked() {
             PublishError::Alarm // it would wait in memory until the alarm ends
-        } else if self.sent.len() >= UNCONFIRMED {
+        } else if !self.status.connected() || self.sent.len() >= UNCONFIRMED {
             PublishError::Down
         } else if self.refusals.contains(&lane) {
             PublishError::Forbidden
