@@ -201,6 +201,24 @@ fn evict_drops_the_sink_that_has_not_been_ready_for_longest_and_its_key_keeps_th
     assert_eq!(rig.totals().discarded, 0);
 }
 
+#[test]
+fn policy_acts_at_once_on_a_full_sink_that_is_alone_whoever_else_is_woken() {
+    let mut rig = balanced();
+    let mut lease = Lease::new();
+    let terms = |attach: Terms| attach.overflow(Overflow::DropNewest).buffer(1);
+    let sinks = rig.share_on([1], terms);
+    rig.share_on([2], |attach| terms(attach).leased(&mut lease));
+    lease.detach();
+    rig.lines();
+    park(&sinks);
+    assert_eq!(rig.send([101, 102]), ["discarded 102 of 1#1 Overflowed"]);
+    // Another sink wakes the task before the next item comes.
+    let other = rig.attach_on(2, 3, |attach| attach.buffer(1));
+    other.share(&CoopBudget::new(1));
+    rig.push([201, 202, 103]);
+    assert_eq!(rig.turn(), ["3 sent 201", "discarded 103 of 1#1 Overflowed"]);
+}
+
 // Members that leave.
 
 #[test]
