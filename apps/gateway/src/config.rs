@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use axum::http::Uri;
 use clap::builder::ArgPredicate;
-use clap::error::{ContextKind, ContextValue};
-use clap::{Parser, ValueEnum};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser, ValueEnum};
 use lapin::uri::AMQPUri;
 use stream_demux::Overflow;
 use tracing_subscriber::filter::Targets;
@@ -122,7 +122,7 @@ pub struct BrokerConfig {
     pub topic: bool,
 
     /// Take the key from this header instead of the routing key; the exchange is a headers exchange
-    #[arg(long, value_name = "NAME", value_parser = name, conflicts_with = "topic")]
+    #[arg(long, value_name = "NAME", value_parser = header, conflicts_with = "topic")]
     pub key_header: Option<String>,
 
     /// Use a quorum queue, which may have a delivery limit; the queue must not exist as a classic
@@ -171,7 +171,24 @@ const SECRETS: [&str; 3] = ["--amqp", "--token", "--read-key"];
 impl Config {
     /// Reads the command line and the environment. Ends the program if something is wrong.
     pub fn read() -> Self {
-        Self::try_parse().unwrap_or_else(|error| hide_secrets(error).exit())
+        let config = Self::try_parse().and_then(Self::checked);
+        config.unwrap_or_else(|error| hide_secrets(error).exit())
+    }
+
+    /// Refuses options that contradict each other.
+    fn checked(self) -> Result<Self, clap::Error> {
+        let BrokerConfig { topic, key_header, binding, .. } = &self.broker;
+        if !topic && key_header.is_none() {
+            let is_pattern = |key: &&String| key.split('.').any(|word| word == "*" || word == "#");
+            if let Some(pattern) = binding.iter().find(is_pattern) {
+                let message = format!(
+                    "--binding '{pattern}' is a pattern, which needs --topic: a direct exchange \
+                     would take it as a key"
+                );
+                return Err(Self::command().error(ErrorKind::ArgumentConflict, message));
+            }
+        }
+        Ok(self)
     }
 
     /// Returns `true` if messages are dropped for clients that do not read.
@@ -244,10 +261,19 @@ fn expiry(text: &str) -> Result<Duration, String> {
 /// A short string of AMQP (at most 255 bytes), with room for a prefix.
 fn name(text: &str) -> Result<String, String> {
     match text.len() {
+        // RabbitMQ removes line ends from names of queues.
+        _ if text.contains(char::is_control) => Err("contains a control character".to_owned()),
         0 => Err("empty".to_owned()),
         1..=200 => Ok(text.to_owned()),
         _ => Err("longer than 200 bytes".to_owned()),
     }
+}
+
+fn header(text: &str) -> Result<String, String> {
+    if text.starts_with("x-") {
+        return Err("RabbitMQ does not compare headers that begin with x-".to_owned());
+    }
+    name(text)
 }
 
 /// Errors may end up in a log, and the values of these options must not.
@@ -303,6 +329,27 @@ fn amqp(text: &str) -> Result<AMQPUri, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn error_of(arguments: &[&str]) -> Option<String> {
+        let config = Config::try_parse_from(["gateway"].iter().chain(arguments));
+        config.and_then(Config::checked).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_would_bind_other_keys_than_it_says_is_refused() {
+        for (arguments, why) in [
+            (&["--binding", "tea.#"][..], "--binding 'tea.#' is a pattern"),
+            (&["--binding", "tea", "--binding", "*"], "--binding '*' is a pattern"),
+            (&["--key-header", "x-device"], "begin with x-"),
+            (&["--node", "a\nb"], "control character"),
+        ] {
+            let error = error_of(arguments).unwrap();
+            assert!(error.contains(why), "{error}");
+        }
+        assert_eq!(error_of(&["--binding", "tea.#", "--topic"]), None);
+        assert_eq!(error_of(&["--binding", "#", "--key-header", "device"]), None);
+        assert_eq!(error_of(&["--binding", "a#b.tea*"]), None);
+    }
 
     #[test]
     fn an_invalid_secret_is_not_printed() {

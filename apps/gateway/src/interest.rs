@@ -23,6 +23,7 @@
 //! first, and one that then loads its state misses nothing.
 
 use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -31,6 +32,7 @@ use tokio::time::{Duration, Instant};
 use crate::board::Board;
 use crate::lock::Lock;
 use crate::message::Key;
+use crate::pending::Pending;
 use crate::subscription::Terms;
 
 /// Keys whose bindings are changed at once.
@@ -105,7 +107,7 @@ struct Keys {
     /// Of other keys, nothing is known.
     bindings: HashMap<Key, Binding>,
     /// Keys whose bindings may not match.
-    unsure: HashSet<Key>,
+    unsure: Pending,
     /// Keys whose clients are not told yet.
     interrupted: Interrupted,
     /// The number of the last interruption, counted from 1.
@@ -127,7 +129,7 @@ impl Interest {
             wanted: HashMap::new(),
             waiting: HashMap::new(),
             bindings: HashMap::new(),
-            unsure: HashSet::new(),
+            unsure: Pending::new(),
             interrupted: Interrupted::All, // nothing is known of the time before
             number: 1,
         };
@@ -152,7 +154,7 @@ impl Interest {
         }
         keys.wanted.remove(key);
         if matches!(keys.bindings.get(key), Some(Binding::Bound { .. } | Binding::Unknown)) {
-            self.mark_unsure(keys, Key::clone(key));
+            self.mark_unsure(keys, Key::clone(key), None);
         } else {
             // The key was never bound: drop its entry.
             keys.unsure.remove(key);
@@ -170,19 +172,21 @@ impl Interest {
             terms.subscribed(None, number);
             return;
         }
-        let key = Key::clone(&terms.key);
+        let (key, client) = (Key::clone(&terms.key), terms.client);
         keys.waiting.entry(Key::clone(&key)).or_default().push(terms);
-        self.mark_unsure(&mut keys, key);
+        self.mark_unsure(&mut keys, key, Some(client));
     }
 
     /// Removes a subscription that has ended.
     pub fn remove(&self, terms: &Terms) {
-        let mut keys = self.keys.lock();
-        if let Some(waiting) = keys.waiting.get_mut(&terms.key) {
-            waiting.retain(|other| other.id != terms.id);
-            if waiting.is_empty() {
-                keys.waiting.remove(&terms.key);
-            }
+        let keys = &mut *self.keys.lock();
+        let Some(waiting) = keys.waiting.get_mut(&terms.key) else { return };
+        waiting.retain(|other| other.id != terms.id);
+        if waiting.iter().all(|other| other.client != terms.client) {
+            keys.unsure.leave(&terms.key, terms.client);
+        }
+        if waiting.is_empty() {
+            keys.waiting.remove(&terms.key);
         }
     }
 
@@ -198,12 +202,13 @@ impl Interest {
             Some(binding @ Binding::Unbound { .. }) => *binding = Binding::Unknown,
             _ => {}
         }
-        self.mark_unsure(keys, key.into());
+        self.mark_unsure(keys, key.into(), None);
     }
 
-    fn mark_unsure(&self, keys: &mut Keys, key: Key) {
+    /// `client` waits for the binding of the key.
+    fn mark_unsure(&self, keys: &mut Keys, key: Key, client: Option<SocketAddr>) {
         if keys.is_followed {
-            keys.unsure.insert(key);
+            keys.unsure.insert(key, client);
             self.changed.notify_one();
         }
     }
@@ -212,8 +217,9 @@ impl Interest {
     pub fn follow(&self) -> Vec<Key> {
         let keys = &mut *self.keys.lock();
         keys.is_followed = true;
-        keys.unsure
-            .extend(keys.bindings.keys().filter(|key| !keys.wanted.contains_key(*key)).cloned());
+        for key in keys.bindings.keys().filter(|key| !keys.wanted.contains_key(*key)) {
+            keys.unsure.insert(Key::clone(key), None);
+        }
         self.changed.notify_one();
         keys.wanted.keys().cloned().collect()
     }
@@ -297,7 +303,7 @@ impl Interest {
                 if keys.bindings.len() > UNBOUND + keys.wanted.len() + keys.unsure.len() {
                     keys.bindings.retain(|_, binding| !matches!(binding, Binding::Unbound { .. }));
                 }
-                let some: Vec<Key> = keys.unsure.iter().take(BATCH).cloned().collect();
+                let some: Vec<Key> = std::iter::from_fn(|| keys.unsure.pop()).take(BATCH).collect();
                 if !some.is_empty() {
                     return some.into_iter().map(|key| self.change(keys, key, false)).collect();
                 }
@@ -415,11 +421,18 @@ mod tests {
     use crate::outlet::Gone;
     use crate::subscription::{Notice, Registry, Share, SubscribeOptions};
 
-    fn terms(id: u64, key: &str) -> (Arc<Terms>, futures_mpsc::UnboundedReceiver<Notice>) {
+    type Subscription = (Arc<Terms>, futures_mpsc::UnboundedReceiver<Notice>);
+
+    fn terms(id: u64, key: &str) -> Subscription {
+        terms_of(1, id, key)
+    }
+
+    /// The client has this port.
+    fn terms_of(port: u16, id: u64, key: &str) -> Subscription {
         let board = Arc::new(Board::new(&Config::parse_from(["gateway"])));
         let share = Arc::new(Share::new(1, Arc::new(Budget::new(1)), Policy::Wait));
         let (notices, received) = futures_mpsc::unbounded();
-        let client = ([127, 0, 0, 1], 1).into();
+        let client = ([127, 0, 0, 1], port).into();
         let options = SubscribeOptions::default();
         (Arc::new(Terms::new(id, key.into(), client, &options, share, notices, board)), received)
     }
@@ -453,7 +466,7 @@ mod tests {
 
         fn is_empty(&self) -> bool {
             let keys = self.keys.lock();
-            keys.wanted.is_empty() && keys.waiting.is_empty() && keys.unsure.is_empty()
+            keys.wanted.is_empty() && keys.waiting.is_empty() && keys.unsure.len() == 0
         }
 
         /// Returns `true` if a client that heard all messages up to now has not missed any.
@@ -493,6 +506,49 @@ mod tests {
         interest.unwant(&key);
         assert_eq!(interest.round(), [(key, false, true)]);
         assert_eq!(interest.next_now(), None);
+    }
+
+    #[test]
+    fn a_client_does_not_wait_for_all_keys_of_the_others() {
+        let (interest, _interruptions) = interest();
+        interest.start();
+        // Another client asks for many keys, and has left as many that were bound.
+        let bound: Vec<Key> = (0..1_000).map(|id| format!("left {id}").into()).collect();
+        for key in &bound {
+            interest.want(key);
+        }
+        interest.changed(interest.again(&bound));
+        for (id, key) in (0..).zip(&bound) {
+            interest.unwant(key);
+            let (terms, _notices) = terms_of(1, id, &format!("asked {id}"));
+            interest.want(&terms.key);
+            interest.notify_when_bound(terms);
+        }
+        let (terms, mut notices) = terms_of(2, 1_000, "tea");
+        interest.want(&terms.key);
+        interest.notify_when_bound(terms);
+        let changes = interest.round();
+        assert!(changes.len() == BATCH && matches!(notices.try_recv(), Ok(Notice::Subscribed(..))));
+        let removed = changes.iter().filter(|(_, is_wanted, _)| !is_wanted).count();
+        assert_eq!(removed, BATCH / 2);
+    }
+
+    #[test]
+    fn a_key_keeps_its_turn_while_one_of_two_subscriptions_of_a_client_waits() {
+        let ((interest, _interruptions), key) = (interest(), Key::from("tea"));
+        interest.start();
+        let [(first, _), (second, mut notices)] = [terms(1, "tea"), terms(2, "tea")];
+        let (other, _other_notices) = terms_of(2, 3, "tea");
+        for terms in [&first, &second, &other] {
+            interest.want(&key);
+            interest.notify_when_bound(Arc::clone(terms));
+        }
+        for terms in [&first, &other] {
+            interest.remove(terms);
+            interest.unwant(&key);
+        }
+        assert_eq!(interest.round(), [(key, true, true)]);
+        assert!(matches!(notices.try_recv(), Ok(Notice::Subscribed(..))));
     }
 
     #[test]
@@ -615,7 +671,7 @@ mod tests {
         let ((interest, _interruptions), key) = (interest(), Key::from("tea"));
         interest.start();
         interest.want(&key);
-        interest.mark_unsure(&mut interest.keys.lock(), Key::clone(&key));
+        interest.mark_unsure(&mut interest.keys.lock(), Key::clone(&key), None);
         for is_wanted in [true, false, false] {
             assert_eq!(interest.next_now(), Some(vec![(Key::clone(&key), is_wanted, true)]));
             if is_wanted {

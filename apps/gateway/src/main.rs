@@ -38,6 +38,7 @@ mod log;
 mod message;
 mod outlet;
 mod page;
+mod pending;
 mod permissions;
 mod publisher;
 mod reader;
