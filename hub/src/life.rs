@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize};
 
 use crate::read::End;
 
@@ -33,6 +33,9 @@ pub(crate) struct Life {
     /// before each topic has taken this one, so a topic that takes an item knows its number. Written
     /// by the task only.
     pub(crate) item: AtomicU64,
+    /// How many sinks have an item for which their inbox has no room, under `Wait`. The task reads no
+    /// further item until there are none. Written by the task only.
+    pub(crate) waiting_sinks: AtomicUsize,
     /// An attachment has a time-out, so the demux needs ticks.
     pub(crate) needs_ticks: AtomicBool,
 }
@@ -43,6 +46,7 @@ impl Life {
             phase: AtomicU8::new(Phase::Open as u8),
             counts: Counts::default(),
             item: AtomicU64::new(0),
+            waiting_sinks: AtomicUsize::new(0),
             needs_ticks: AtomicBool::new(false),
         }
     }
@@ -54,6 +58,11 @@ impl Life {
     /// Goes on to a phase, unless a later one has begun.
     pub(crate) fn advance(&self, phase: Phase) {
         self.phase.fetch_max(phase as u8, AcqRel);
+    }
+
+    /// Returns `true` if an item waits for room in its inbox.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waiting_sinks.load(Relaxed) > 0
     }
 
     /// Why a subscription ends whose sink is dropped without being closed.

@@ -92,6 +92,12 @@ impl<K: Hash + Eq + Clone, V: Clone> History<K, V> {
         drop(first);
     }
 
+    /// Returns `true` if the last item of all has this key.
+    pub(super) fn is_newest(&self, key: &K) -> bool {
+        let state = lock(&self.state);
+        state.table.get(key).is_some_and(|index| *index == state.newest)
+    }
+
     /// Returns clones of the last items of a key, the oldest first.
     pub(super) fn last(&self, key: &K, items: usize) -> Vec<V> {
         let state = lock(&self.state);
@@ -174,6 +180,7 @@ mod tests {
                 let items = items.map_or(&[][..], |(_, items)| &items[..]);
                 assert_eq!(history.last(&key, 2), items);
                 assert_eq!(history.last(&key, 1), items[items.len().saturating_sub(1)..]);
+                assert_eq!(history.is_newest(&key), model.last().is_some_and(|last| last.0 == key));
             }
             let kept = model.iter().map(|(_, items)| items.len()).sum::<usize>();
             assert_eq!(history.len(), (kept, model.len()));

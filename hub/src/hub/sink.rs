@@ -39,6 +39,32 @@ pub(super) enum HubSink<V> {
 pub(super) struct WatchedInbox<V> {
     sink: InboxSink<V>,
     watch: Arc<Watch>,
+    /// An item waits for room.
+    is_waiting: bool,
+}
+
+impl<V> WatchedInbox<V> {
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SinkError>> {
+        let answer = Pin::new(&mut self.sink).poll_ready(cx).map_err(SinkError::from);
+        self.set_waiting(answer.is_pending());
+        self.watch.note(Operation::Ready, answer)
+    }
+
+    /// The demux waits for a sink that is not ready, as long as it receives. If its key was removed,
+    /// the hub has to: otherwise what is published later would overtake the item, and a client that
+    /// does not read could let one item more wait with each key that it adds and removes.
+    fn set_waiting(&mut self, waits: bool) {
+        if self.is_waiting != waits {
+            self.is_waiting = waits;
+            self.sink.set_waiting(waits);
+        }
+    }
+}
+
+impl<V> Drop for WatchedInbox<V> {
+    fn drop(&mut self) {
+        self.set_waiting(false);
+    }
 }
 
 /// A sink of an inbox whose reader may have the first item from elsewhere.
@@ -75,7 +101,7 @@ impl<V> Starting<V> {
 
 impl<V> HubSink<V> {
     pub(super) fn watched(sink: InboxSink<V>, watch: Arc<Watch>) -> Self {
-        Self::Watched(Box::new(WatchedInbox { sink, watch }))
+        Self::Watched(Box::new(WatchedInbox { sink, watch, is_waiting: false }))
     }
 
     pub(super) fn starting(sink: Self, begin: Begin, hub: &Arc<Life>) -> Self {
@@ -87,10 +113,7 @@ impl<V> HubSink<V> {
         match self {
             Self::Topic(topic) => Pin::new(&mut **topic).poll_ready(cx).map_err(SinkError::from),
             Self::Inbox(inbox) => Pin::new(inbox).poll_ready(cx).map_err(SinkError::from),
-            Self::Watched(inbox) => {
-                let answer = Pin::new(&mut inbox.sink).poll_ready(cx).map_err(SinkError::from);
-                inbox.watch.note(Operation::Ready, answer)
-            }
+            Self::Watched(inbox) => inbox.poll_ready(cx),
             Self::Starting(starting) => match &mut starting.sink {
                 Some(sink) => sink.poll_any_ready(cx),
                 None => Poll::Ready(Ok(())),

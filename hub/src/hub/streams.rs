@@ -29,12 +29,21 @@ pub(super) struct Items<K, V, St> {
     input_first: bool,
     /// The list was empty when it was looked at last.
     has_waited: bool,
+    /// An item waits for room in the inbox of a key that was removed: no further item was read.
+    is_held_back: bool,
 }
 
 impl<K, V, St: Stream<Item = (K, V)>> Items<K, V, St> {
     pub(super) fn new(shared: Arc<Shared<K, V>>, input: Option<St>) -> Self {
         let input = input.map(Box::pin);
-        Self { shared, batch: VecDeque::new(), input, input_first: true, has_waited: false }
+        Self {
+            shared,
+            batch: VecDeque::new(),
+            input,
+            input_first: true,
+            has_waited: false,
+            is_held_back: false,
+        }
     }
 
     /// How many items were published and are not yet routed, apart from those in the list.
@@ -50,6 +59,19 @@ impl<K, V, St: Stream<Item = (K, V)>> Items<K, V, St> {
     /// The keys of the items that were read and are not routed.
     pub(super) fn unread_keys(&self) -> impl Iterator<Item = &K> {
         self.batch.iter().map(Message::key)
+    }
+
+    pub(super) fn is_held_back(&self) -> bool {
+        self.is_held_back
+    }
+
+    /// Returns `true`, once, if no item was read because one waited for room, and none does any more.
+    pub(super) fn can_go_on(&mut self) -> bool {
+        let can = self.is_held_back && !self.shared.life.is_waiting();
+        if can {
+            self.is_held_back = false;
+        }
+        can
     }
 
     /// Returns `true`, once, if several items have come since the list was found empty.
@@ -103,6 +125,11 @@ where
 
     #[inline]
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Message<K, V>>> {
+        if self.shared.life.is_waiting() {
+            // The task goes on when nothing waits any more.
+            self.is_held_back = true;
+            return Poll::Pending;
+        }
         let mut answer = self.poll_message(cx);
         if let Poll::Ready(Some(message)) = &mut answer {
             message.number = self.shared.life.item.load(Relaxed) + 1;
@@ -176,7 +203,12 @@ impl<K, V> Orders<K, V> {
         V: Clone,
     {
         if let (Some(replay), Some(history)) = (&start.replay, &self.shared.history) {
-            let items = history.last(&replay.key, replay.items);
+            let mut items = history.last(&replay.key, replay.items);
+            if replay.inbox.is_waited_for() && history.is_newest(&replay.key) {
+                // The key was removed while its last item waited for room, and comes back. That item
+                // was the last one that was read, and is going to enter the inbox behind these.
+                drop(items.pop());
+            }
             replay.inbox.put_all(items, replay.sink);
         }
         start.through.store(self.shared.life.item.load(Relaxed), Relaxed);

@@ -71,7 +71,8 @@ impl<K: Hash + Eq + Clone, V> Subscription<K, V> {
     ///
     /// Items that were routed before can still be received, and the loss of one is still told. An
     /// item that was published just before this call may not be routed yet, and is not received
-    /// then: leave when you have read what you wait for.
+    /// then: leave when you have read what you wait for. Under [`Wait`](crate::Overflow::Wait) the hub
+    /// still waits for room for an item that was routed before, and reads no other until then.
     pub fn remove<Q>(&mut self, key: &Q) -> bool
     where
         K: Borrow<Q>,

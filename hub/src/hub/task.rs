@@ -31,6 +31,10 @@ use crate::life::Phase;
 pub(super) trait Running<K, V>: Future<Output = Totals> + Unpin {
     /// Returns `true`, once, if several items have come while the demux waited for one.
     fn has_several_after_wait(&mut self) -> bool;
+    /// The member whose item waits for room, if no item is read because its key was removed.
+    fn held_back_by(&self, watchlist: &Watchlist<K, V>) -> Option<Member<K>>;
+    /// Returns `true`, once, if items can be read that were held back.
+    fn can_go_on(&mut self) -> bool;
     fn stats(&self) -> Stats;
     fn snapshot(&self) -> Snapshot<K>;
     /// How many subscribers and attached sinks receive the items of a key.
@@ -49,6 +53,14 @@ where
 {
     fn has_several_after_wait(&mut self) -> bool {
         self.get_mut().has_several_after_wait()
+    }
+
+    fn held_back_by(&self, watchlist: &Watchlist<K, V>) -> Option<Member<K>> {
+        if self.get_ref().is_held_back() { watchlist.waiting() } else { None }
+    }
+
+    fn can_go_on(&mut self) -> bool {
+        self.get_mut().can_go_on()
     }
 
     fn stats(&self) -> Stats {
@@ -110,6 +122,8 @@ impl<D: Running<K, V>, K, V> Task<D, K, V> {
                 Question::Snapshot(answer) => {
                     let mut snapshot = demux.snapshot();
                     self.shared.count(&mut snapshot.stats);
+                    let held_back_by = demux.held_back_by(&self.shared.watchlist);
+                    snapshot.blocked_on = snapshot.blocked_on.or(held_back_by);
                     let _ = answer.send(snapshot);
                 }
                 Question::WhoHangs(answer) => {
@@ -154,13 +168,15 @@ impl<D: Running<K, V>, K, V> Future for Task<D, K, V> {
             return Poll::Pending;
         }
         this.is_busy = true;
-        let answer = Pin::new(demux).poll(cx);
+        let answer = Pin::new(&mut *demux).poll(cx);
+        // Whatever makes an item wait, and not wait any more, happens in this poll.
+        let can_go_on = demux.can_go_on();
         if self.shared.is_asked.load(Relaxed) {
             self.answer();
         }
         let has_more_to_sweep = self.shared.watchlist.sweep_if_due();
         self.is_busy = false;
-        if has_more_to_sweep && answer.is_pending() {
+        if (has_more_to_sweep || can_go_on) && answer.is_pending() {
             cx.waker().wake_by_ref();
         }
         ready!(answer);

@@ -60,8 +60,9 @@ impl Terms {
     /// [`DropOldest`](Overflow::DropOldest).
     ///
     /// Under [`Wait`](Overflow::Wait) the hub reads no more items, of any key, until this
-    /// subscriber has room: publishers wait for the slowest subscriber that asked for it. Set a
-    /// [`stall_timeout`](Self::stall_timeout), too, if the subscriber may hang.
+    /// subscriber has room, also if it has removed the key of the item that waits: publishers wait for
+    /// the slowest subscriber that asked for it. Set a [`stall_timeout`](Self::stall_timeout), too,
+    /// if the subscriber may hang.
     ///
     /// Under [`Conflate`](Overflow::Conflate) the latest item of each key waits: an item takes the
     /// place of the one of its key that waits, and the subscriber is told there how many it has
@@ -97,7 +98,9 @@ impl Terms {
     ///
     /// The hub must [keep](crate::Builder::replay) items for that. There are at most as many as it
     /// keeps and as the [buffer](Self::buffer) holds, and one under
-    /// [`Conflate`](Overflow::Conflate). They do not count towards the [limit](Self::limit), nor in
+    /// [`Conflate`](Overflow::Conflate). Where nothing is dropped ([`Wait`](Overflow::Wait) and
+    /// [`Evict`](Overflow::Evict)), the replays of several keys may exceed the buffer together, by up
+    /// to its size for each key. They do not count towards the [limit](Self::limit), nor in
     /// [`Stats`](crate::Stats) as delivered. The hub clones each of them in one go. Attached sinks
     /// and [writers](crate::Hub::attach_writer) get none.
     pub const fn replay(mut self, items: usize) -> Self {

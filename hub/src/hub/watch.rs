@@ -181,26 +181,42 @@ impl<K: Hash + Eq + Clone, V> Watchlist<K, V> {
             *counts.entry(member.clone()).or_default() += 1;
         }
         let mut hung = known;
+        self.look(|list| {
+            for watched in list {
+                let Some(watch) = watched.watch.upgrade() else { continue };
+                let gets_more = unread.contains(&watched.member.key);
+                let is_full = || watched.inbox.as_ref().is_some_and(Bell::is_full);
+                let hangs = watch.is_pending() || gets_more && is_full();
+                if !hangs {
+                    continue;
+                }
+                match counts.get_mut(&watched.member) {
+                    Some(count) if *count > 0 => *count -= 1,
+                    _ => hung.push(watched.member.clone()),
+                }
+            }
+        });
+        hung
+    }
+
+    /// Returns a member that has an item for which its inbox has no room.
+    pub(super) fn waiting(&self) -> Option<Member<K>> {
+        let waits = |watched: &&Watched<K, V>| {
+            watched.inbox.is_some() && watched.watch.upgrade().is_some_and(|it| it.is_pending())
+        };
+        self.look(|list| Some(list.iter().find(waits)?.member.clone()))
+    }
+
+    /// Looks at the list without the lock, which subscribers may wait for.
+    fn look<T>(&self, f: impl FnOnce(&[Watched<K, V>]) -> T) -> T {
         let list = std::mem::take(&mut lock(&self.list).all);
-        for watched in &list {
-            let Some(watch) = watched.watch.upgrade() else { continue };
-            let gets_more = unread.contains(&watched.member.key);
-            let is_full = || watched.inbox.as_ref().is_some_and(Bell::is_full);
-            let hangs = watch.is_pending() || gets_more && is_full();
-            if !hangs {
-                continue;
-            }
-            match counts.get_mut(&watched.member) {
-                Some(count) if *count > 0 => *count -= 1,
-                _ => hung.push(watched.member.clone()),
-            }
-        }
+        let seen = f(&list);
         // Sinks that were attached in the meantime come behind.
         let mut now = lock(&self.list);
         let newer = std::mem::replace(&mut now.all, list);
         now.all.extend(newer);
         drop(now);
-        hung
+        seen
     }
 }
 

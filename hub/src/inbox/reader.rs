@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
@@ -284,6 +285,11 @@ impl<T> Bell<T> {
     /// Returns another sink of the inbox, unless nothing of it is left.
     pub(crate) fn sink(&self) -> Option<InboxSink<T>> {
         Some(InboxSink::new(&self.0.upgrade()?))
+    }
+
+    /// Returns `true` if an item waits for room.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.0.upgrade().is_some_and(|shared| shared.is_waited_for.load(Relaxed))
     }
 
     /// Returns `true` if there is no room for another item.

@@ -38,6 +38,8 @@ pub(super) struct Shared<T> {
     load: AtomicUsize,
     may_hold: AtomicBool,
     is_held: AtomicBool,
+    /// An item waits for room, in the sink of a hub. Only the task of the hub uses it.
+    pub(super) is_waited_for: AtomicBool,
     pub(super) capacity: usize,
     pub(super) full: Full,
     state: Mutex<State<T>>,
@@ -123,8 +125,9 @@ impl<T> Shared<T> {
             latest: HashMap::new(),
         };
         let (may_hold, is_held) = (AtomicBool::new(false), AtomicBool::new(false));
+        let is_waited_for = AtomicBool::new(false);
         let (load, state) = (AtomicUsize::new(0), Mutex::new(state));
-        Arc::new(Self { load, may_hold, is_held, capacity, full, state, hub })
+        Arc::new(Self { load, may_hold, is_held, is_waited_for, capacity, full, state, hub })
     }
 
     /// Returns `true` if there is room for an item and no sink holds any back, as far as is known
@@ -294,11 +297,18 @@ impl<T> Shared<T> {
         refusal.map_or(Ok(()), |why| Err(why.into()))
     }
 
-    /// Puts items in before a sink sends its first, and wakes the reader.
-    pub(super) fn put_some(&self, items: Vec<T>, sink: u32) {
+    /// Puts items in before a sink sends its first, and wakes the reader. If the policy drops nothing,
+    /// only the last items are put in for which there is room: as many for each sink as the capacity,
+    /// so that a reader that asks for them again and again, and reads nothing, gets no more.
+    pub(super) fn put_some(&self, mut items: Vec<T>, sink: u32) {
         // Dropped after the lock is released.
         let mut dropped = Vec::new();
         let mut state = self.lock();
+        if matches!(self.full, Full::Wait | Full::Evict) {
+            let most = self.capacity.saturating_mul(state.sinks);
+            let room = most.saturating_sub(state.batch.len());
+            dropped.extend(items.drain(..items.len().saturating_sub(room)));
+        }
         for item in items {
             if state.refusal.is_some() {
                 dropped.push(item);

@@ -4,6 +4,7 @@ use std::fmt;
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 
 use futures_sink::Sink;
@@ -110,6 +111,20 @@ impl<T> InboxSink<T> {
         if self.held.len() >= self.hold_limit as usize {
             // If the inbox is closed by now, the next call fails.
             let _ = self.release();
+        }
+    }
+
+    /// Remembers whether an item of this sink waits for room. The hub of the inbox reads no further
+    /// item meanwhile.
+    pub(crate) fn set_waiting(&self, waits: bool) {
+        let Some(hub) = self.shared.hub.as_ref().filter(|_| self.shared.full == Full::Wait) else {
+            return;
+        };
+        self.shared.is_waited_for.store(waits, Relaxed);
+        if waits {
+            hub.waiting_sinks.fetch_add(1, Relaxed);
+        } else {
+            hub.waiting_sinks.fetch_sub(1, Relaxed);
         }
     }
 

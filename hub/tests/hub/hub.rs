@@ -107,6 +107,97 @@ async fn key_that_is_added_in_a_burst_does_not_overtake() {
     }
 }
 
+/// The hub waits for the item of a key that was removed as it would wait for one that was not.
+#[tokio::test(start_paused = true)]
+async fn item_of_a_removed_key_that_waits_for_room_is_not_overtaken() {
+    for again in [None, Some("a"), Some("c")] {
+        for buffer in 1..4 {
+            let hub = Hub::new();
+            let mut both = hub.subscribe_with(["a", "b"], waiting_terms(buffer));
+            publish(&hub, 0..=buffer).await;
+            settle().await;
+            assert!(both.remove("a"));
+            if let Some(key) = again {
+                both.add(key);
+            }
+            settle().await;
+            for n in buffer + 1..12 {
+                hub.publish("b", n).await.unwrap();
+                hub.publish("c", n).await.unwrap();
+            }
+            settle().await;
+            let mut items = Vec::new();
+            while let Some(Ok(n)) = both.recv().now_or_never().flatten() {
+                items.push(n);
+                settle().await;
+            }
+            items.dedup(); // "c" has the same
+            assert_eq!(items, (0..12).collect::<Vec<_>>(), "{again:?}, buffer {buffer}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_that_adds_and_removes_a_key_and_never_reads_lets_nothing_further_in() {
+    let hub = Hub::builder().capacity(4).spawn();
+    let (reader, keys) = hub.subscribe_with(["a"], waiting_terms(2)).split();
+    let mut published = 0;
+    for n in 0..100 {
+        published += usize::from(hub.try_publish("a", n).is_ok());
+        settle().await;
+        keys.remove("a");
+        keys.add("a");
+        settle().await;
+    }
+    // In the inbox, outside of it, and in the hub.
+    assert_eq!(published, 2 + 1 + 4);
+    let stats = hub.stats().await;
+    assert_eq!((stats.receiving, stats.leaving, stats.totals.queued, stats.waiting), (1, 1, 1, 4));
+    assert_eq!(hub.blocked_on().await.map(|member| member.key), Some("a"));
+
+    // The others go on when it has gone.
+    let mut other = hub.subscribe("a");
+    settle().await;
+    assert_eq!(other.try_recv(), None);
+    drop((reader, keys));
+    settle().await;
+    assert_eq!(read(&mut other), [Ok(3), Ok(4), Ok(5), Ok(6)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn hub_that_ends_delivers_the_waiting_item_of_a_removed_key_and_what_comes_later() {
+    let hub = Hub::new();
+    let mut both = hub.subscribe_with(["a", "b"], waiting_terms(1));
+    publish(&hub, 0..2).await;
+    settle().await;
+    both.remove("a");
+    hub.publish("b", 2).await.unwrap();
+    drop(hub);
+    settle().await;
+    assert_eq!(both.end(), None);
+    for n in 0..3 {
+        assert_eq!(both.recv().await, Some(Ok(n)));
+    }
+    assert_eq!((both.recv().await, both.end()), (None, Some(End::Closed)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_item_of_a_removed_key_is_given_up_at_the_time_out() {
+    let hub = Hub::new();
+    let terms = waiting_terms(1).stall_timeout(SECOND);
+    let mut slow = hub.subscribe_with(["a", "b"], terms);
+    let mut other = hub.subscribe("other");
+    publish(&hub, 0..2).await;
+    settle().await;
+    slow.remove("a");
+    hub.publish("other", 7).await.unwrap();
+    let begun = Instant::now();
+    assert_eq!(other.recv().await, Some(Ok(7)));
+    assert!(begun.elapsed() >= SECOND);
+    assert_eq!(read(&mut slow), [Ok(0)]);
+    assert_eq!(slow.end(), Some(End::Stalled));
+}
+
 #[tokio::test(start_paused = true)]
 async fn last_handle_delivers_what_was_published() {
     let hub = Hub::builder().capacity(4).spawn();

@@ -45,6 +45,52 @@ async fn late_subscriber_begins_with_the_last_items() {
     assert_eq!(plain.stats().await.replay_items, 0);
 }
 
+#[tokio::test(start_paused = true)]
+async fn item_that_waits_for_room_comes_once_if_its_key_is_removed_and_added_again() {
+    for (again, expected) in [("a", &[0, 1, 1, 2, 3][..]), ("b", &[0, 1, 10, 11, 2, 3])] {
+        let hub = Hub::builder().replay(8).spawn();
+        for n in 10..12 {
+            hub.publish("b", n).await.unwrap();
+        }
+        settle().await;
+        let mut slow = hub.subscribe_with(["a"], waiting_terms(2).replay(2));
+        publish(&hub, 0..3).await;
+        settle().await;
+        slow.remove("a");
+        slow.add(again);
+        hub.publish(again, 3).await.unwrap();
+        settle().await;
+        let mut items = Vec::new();
+        while let Some(Ok(n)) = slow.recv().now_or_never().flatten() {
+            items.push(n);
+            settle().await;
+        }
+        assert_eq!(items, expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn replays_to_a_client_that_never_reads_are_bounded() {
+    for policy in [Overflow::Wait, Overflow::Evict, Overflow::DropOldest] {
+        let hub = Hub::builder().replay(8).spawn();
+        publish(&hub, 0..8).await;
+        hub.publish("b", 8).await.unwrap();
+        settle().await;
+        let terms = Terms::new().buffer(4).overflow(policy).replay(4);
+        let mut slow = hub.subscribe_with(["a", "b"], terms);
+        settle().await;
+        let begun = slow.len();
+        for _ in 0..100 {
+            slow.remove("a");
+            slow.add("a");
+            settle().await;
+        }
+        let is_lossy = policy == Overflow::DropOldest;
+        assert_eq!((begun, slow.len()), if is_lossy { (4, 4) } else { (5, 8) }, "{policy:?}");
+        assert_eq!(slow.end(), None);
+    }
+}
+
 /// It waits for its first item before the task of the hub hears of it.
 #[tokio::test(start_paused = true)]
 async fn subscriber_that_waits_is_woken_for_a_replay() {
