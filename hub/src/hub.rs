@@ -488,7 +488,8 @@ where
     pub async fn shutdown(&self, patience: Duration) -> Report<K> {
         let shared = self.shared();
         shared.close();
-        if timeout(patience, shared.ended()).await.is_err() {
+        // Without a timer after the end, as there may be no runtime any more.
+        if !shared.has_ended() && timeout(patience, shared.ended()).await.is_err() {
             shared.give_up().await;
         }
         let stats = shared.ended().await.stats;

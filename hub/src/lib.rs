@@ -102,7 +102,7 @@
 //! | --- | --- |
 //! | a subscriber never reads | by default its oldest items are dropped, and it is told how many; under [`Wait`](Overflow::Wait) publishers wait for it, until its [`stall_timeout`](Terms::stall_timeout) ends the subscription |
 //! | a subscription is dropped | its keys are free at once, what only it has not read is dropped, and publishers that waited for it go on |
-//! | subscriptions come and go by the thousand | memory follows those that exist; a key without subscribers is forgotten |
+//! | subscriptions come and go by the thousand | a key without subscribers is forgotten; some memory is kept for as many as there were at a time, and used again |
 //! | a publisher is dropped while it waits | its item is not published, and its place is free |
 //! | the last handle is dropped | what was published is delivered, then the subscriptions [end](Subscription::end) with [`End::Closed`] |
 //! | [`shutdown`](Hub::shutdown) is called | the same; at the deadline the rest is given up and counted, and the [`Report`] names whom the hub was waiting for. Before the deadline, no item is lost by the shutdown |
@@ -135,6 +135,10 @@
 //! with other terms or several keys, the hub clones the item and puts it into an inbox: about 50 ns.
 //! Publish an [`Arc`](std::sync::Arc) if items are large; keys are not cloned.
 //! `cargo bench -p stream-demux-hub` measures the example programs beside plain ones.
+//!
+//! Locks are held while keys are hashed, compared and cloned, and while wakers are cloned. These must
+//! not call back into the hub or the workers, which would wait for themselves. Whatever is dropped
+//! or woken may.
 //!
 //! # Sinks, for programs that use the core crate
 //!

@@ -167,14 +167,23 @@ impl<P: Hash + Eq + Clone> Progress<P> {
     /// assert_eq!(progress.committable()[&0], 6);
     /// ```
     pub fn begin(&self, partition: P, offset: u64) -> Ticket {
+        // Dropped after the locks are released.
+        let mut unused = None;
         let mut partitions = self.lock();
-        let partition = Arc::clone(partitions.entry(partition).or_default());
+        let known = match partitions.get(&partition) {
+            Some(known) => {
+                unused = Some(partition);
+                Arc::clone(known)
+            }
+            None => Arc::clone(partitions.entry(partition).or_default()),
+        };
         // Both locks, so that a partition that is forgotten meanwhile gets nothing.
-        let mut positions = partition.lock();
+        let mut positions = known.lock();
         drop(partitions);
         positions.begin(offset);
         drop(positions);
-        Ticket { partition, offset }
+        drop(unused);
+        Ticket { partition: known, offset }
     }
 
     /// Begins each item of a stream when it is read, and hands it on with its ticket.

@@ -32,6 +32,7 @@ mod task;
 mod turns;
 
 use std::fmt;
+use std::future::poll_fn;
 use std::hash::Hash;
 use std::panic::resume_unwind;
 use std::pin::Pin;
@@ -117,6 +118,10 @@ const FLUSH_EVERY: usize = 4_096;
 /// panics, the handle panics with the same message when it is awaited, and the workers return after
 /// what they have got, unless the handle is dropped by that. A panic in a worker, in its drop or in
 /// the drop of an item ends at most that worker.
+///
+/// A drop that panics while the closure `worker` itself returns is the exception: Rust leaks the
+/// future then ([issue 47949](https://github.com/rust-lang/rust/issues/47949)), and with it the
+/// mailbox. Its key gets no other worker, and [`shutdown`](ForEachByKey::shutdown) names it.
 ///
 /// # Examples
 ///
@@ -260,6 +265,11 @@ impl<K: Hash + Eq + Clone, T> ForEachByKey<K, T> {
     /// ```
     pub async fn shutdown(&mut self, patience: Duration) -> Summary<K> {
         self.roster.stop();
+        // Without a timer after the end, as there may be no runtime any more.
+        let ended = poll_fn(|cx| Poll::Ready(Pin::new(&mut *self).poll(cx))).await;
+        if let Poll::Ready(summary) = ended {
+            return summary;
+        }
         if !self.is_aborted {
             if let Ok(summary) = timeout(patience, &mut *self).await {
                 return summary;

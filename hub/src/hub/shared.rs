@@ -229,6 +229,10 @@ impl<K, V> Shared<K, V> {
         answer.await.ok()
     }
 
+    pub(super) fn has_ended(&self) -> bool {
+        lock(&self.last).is_some()
+    }
+
     /// Waits until the hub has ended. Returns what it knew last.
     pub(super) async fn ended(&self) -> Snapshot<K>
     where

@@ -1,10 +1,12 @@
 //! `Progress`.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 
 use stream_demux_hub::{Progress, Ticket};
 
 use crate::common::Dice;
+use crate::runtimes::within_a_minute;
 
 #[test]
 fn position_is_that_of_the_first_item_that_is_open() {
@@ -171,4 +173,31 @@ fn random_schedules_agree_with_a_list_of_everything() {
             assert_eq!(open, model.open());
         }
     }
+}
+
+thread_local! {
+    static ASKED: RefCell<Option<Progress<Curious>>> = const { RefCell::new(None) };
+}
+
+/// A partition that asks what is open when it is dropped, once.
+#[derive(PartialEq, Eq, Hash, Clone)]
+struct Curious;
+
+impl Drop for Curious {
+    fn drop(&mut self) {
+        if let Some(progress) = ASKED.take() {
+            assert_eq!(progress.open().len(), 2);
+        }
+    }
+}
+
+#[test]
+fn partition_that_is_known_may_ask_when_it_is_dropped() {
+    within_a_minute(|| {
+        let progress = Progress::new();
+        let _first = progress.begin(Curious, 1);
+        ASKED.set(Some(progress.clone()));
+        let _second = progress.begin(Curious, 2);
+        assert!(ASKED.take().is_none(), "it has asked");
+    });
 }

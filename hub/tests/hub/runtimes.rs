@@ -5,7 +5,11 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
+use futures::executor::block_on;
+use stream_demux_hub::{Hub, Workers, for_each_by_key};
 use tokio::runtime::{Builder, Runtime};
+
+use crate::common::SECOND;
 
 /// Numbers of worker threads; 0 is the current-thread runtime.
 pub(crate) const RUNTIMES: [usize; 3] = [0, 1, 2];
@@ -50,4 +54,29 @@ pub(crate) fn within_a_minute<T: Send + 'static>(
             Ok(()) => unreachable!("it sends its output"),
         },
     })
+}
+
+#[test]
+fn shutdown_after_the_end_needs_no_runtime() {
+    within_a_minute(|| {
+        let runtime = runtime(0);
+        let (hub, mut run) = runtime.block_on(async {
+            let hub = Hub::<u32, u32>::new();
+            hub.shutdown(SECOND).await;
+            let input = futures::stream::iter([1, 2]);
+            let mut run = for_each_by_key(
+                input,
+                |n| *n,
+                Workers::new(),
+                async |_, mut mailbox| {
+                    while mailbox.recv().await.is_some() {}
+                },
+            );
+            assert_eq!((&mut run).await.taken, 2);
+            (hub, run)
+        });
+        drop(runtime);
+        assert!(block_on(hub.shutdown(SECOND)).hung.is_empty());
+        assert_eq!(block_on(run.shutdown(SECOND)).taken, 2);
+    });
 }
