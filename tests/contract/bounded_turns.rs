@@ -304,6 +304,23 @@ fn turn_that_compares_with_a_long_queue_reads_fewer_items() {
     }
 }
 
+#[test]
+fn comparisons_of_many_items_add_up() {
+    // Each item is compared with the one that waits, and replaces it. So a turn of 65 reads 64.
+    let settings = |demux: Split| demux.budget(65);
+    let mut rig = Rig::keyed(|n| n / 10_000, settings).logging(|line| line.ends_with('?'));
+    let a = rig.attach_on(1, "a", |attach| attach.overflow(Conflate).buffer(1));
+    a.park();
+    rig.send([10_000, 10_001]);
+    rig.push(10_100..16_500);
+    let mut turns = 0;
+    while rig.input.left() > 0 {
+        rig.turn();
+        turns += 1;
+    }
+    assert_eq!(turns, 100);
+}
+
 /// The queue that is taken over has to be compared with itself, which takes many turns.
 #[test]
 fn sink_in_doubt_that_compares_for_many_turns_holds_up_no_order_and_no_other_sink() {
