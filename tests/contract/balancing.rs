@@ -202,7 +202,7 @@ fn evict_drops_the_sink_that_has_not_been_ready_for_longest_and_its_key_keeps_th
 }
 
 #[test]
-fn policy_acts_at_once_on_a_full_sink_that_is_alone_whoever_else_is_woken() {
+fn policy_acts_at_once_on_a_full_sink_that_is_alone_although_another_is_woken() {
     let mut rig = balanced();
     let mut lease = Lease::new();
     let terms = |attach: Terms| attach.overflow(Overflow::DropNewest).buffer(1);

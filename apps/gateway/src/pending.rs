@@ -2,8 +2,8 @@
 //!
 //! The broker changes some hundred bindings a second, and a client can ask for more. So clients
 //! take turns: each gets one key, its oldest, before any gets another one. What no client waits for,
-//! such as the removal of a binding, gets every second turn: it is not held up by clients that come
-//! and go, and as each binding is removed at most once, what waits there does not grow without bound.
+//! such as the removal of a binding, gets every second turn, so clients that come and go do not hold
+//! it up. Bindings that were made are removed as fast as new ones are made.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -77,8 +77,8 @@ impl Pending {
     pub fn pop(&mut self) -> Option<Key> {
         let after = |asker: Asker| self.entries.range((Excluded((asker, u64::MAX)), Unbounded));
         let client = after(self.last).next().or_else(|| after(None).next());
-        let nobody = self.entries.first_key_value().filter(|((asker, _), _)| asker.is_none());
-        let (place, key) = if self.was_client { nobody.or(client) } else { client.or(nobody) }?;
+        let unasked = self.entries.first_key_value().filter(|((asker, _), _)| asker.is_none());
+        let (place, key) = if self.was_client { unasked.or(client) } else { client.or(unasked) }?;
         self.was_client = place.0.is_some();
         if self.was_client {
             self.last = place.0;

@@ -130,6 +130,7 @@ where
             self.is_held_back = true;
             return Poll::Pending;
         }
+        self.is_held_back = false;
         let mut answer = self.poll_message(cx);
         if let Poll::Ready(Some(message)) = &mut answer {
             message.number = self.shared.life.item.load(Relaxed) + 1;
