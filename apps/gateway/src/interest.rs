@@ -39,6 +39,10 @@ use crate::subscription::Terms;
 pub const BATCH: usize = 64;
 /// How many keys that are known to be unbound are kept.
 const UNBOUND: usize = 10_000;
+/// How many keys may wait for their bindings to be removed when one more is rechecked. If the queue
+/// is bound to a pattern by somebody else, each message may have a new key, and they come faster
+/// than the broker answers: it takes some seconds for as many.
+const RECHECKED: usize = 1_000;
 /// A message that was published before a binding has changed arrives, or is returned, within this
 /// time.
 const CERTAIN: Duration = Duration::from_secs(5);
@@ -191,10 +195,11 @@ impl Interest {
     }
 
     /// Called for a message without a subscription: the queue may still be bound to its key since
-    /// an earlier run, or again.
+    /// an earlier run, or again. Does nothing while [many](RECHECKED) keys wait: the next message
+    /// asks again.
     pub fn recheck(&self, key: &str) {
         let keys = &mut *self.keys.lock();
-        if !self.follows {
+        if !self.follows || keys.unsure.len_unasked() >= RECHECKED {
             return;
         }
         match keys.bindings.get_mut(key) {
@@ -645,6 +650,25 @@ mod tests {
             assert_eq!(interest.next_now(), None, "the key is known to be unbound");
             interest.unfollow();
         }
+    }
+
+    /// Somebody has bound the queue to a pattern.
+    #[test]
+    fn keys_that_only_messages_name_are_not_remembered_without_end() {
+        let (interest, _interruptions) = interest();
+        interest.start();
+        for round in 0..3 {
+            for id in 0..2 * RECHECKED {
+                interest.recheck(&format!("{round} {id}"));
+            }
+            assert_eq!(interest.keys.lock().unsure.len(), RECHECKED);
+            interest.round();
+        }
+        while interest.keys.lock().unsure.len() > 0 {
+            interest.round();
+        }
+        interest.recheck("0 1999");
+        assert_eq!(interest.round(), [("0 1999".into(), false, true)]);
     }
 
     #[test]
