@@ -48,7 +48,8 @@ function bdi(text) {
   made.textContent = text;
   return made;
 }
-const isolated = (text) => `\u2068${text}\u2069`;
+// A text that comes from outside, in a sentence. It cannot change the direction of the rest.
+const isolated = (text) => `\u2068${text.replace(/[\u202a-\u202e\u2066-\u2069]/g, "\ufffd")}\u2069`;
 
 function show(stats) {
   if (stats.uptime_ms === last?.stats.uptime_ms) return; // the same answer as last time
