@@ -5,25 +5,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use futures::{SinkExt, StreamExt};
+use test_servers::{Nats, Program, Redis, Server, random_port};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
-
-#[path = "../../../bridge/tests/nats/engine.rs"]
-#[expect(dead_code, reason = "the tests of the bridge need more of it")]
-mod nats;
-#[path = "../../../bridge/tests/redis/engine.rs"]
-#[expect(dead_code, reason = "the tests of the bridge need more of it")]
-mod redis_server;
-#[path = "../../../bridge/tests/scenarios/server.rs"]
-#[expect(dead_code, reason = "the tests of the bridge need more of it")]
-mod server;
-
-use nats::Nats;
-use redis_server::Redis;
-use server::{Program, Server, random_port};
 
 /// Only ever ends a test that hangs.
 const WATCHDOG: Duration = Duration::from_secs(60);

@@ -1,20 +1,30 @@
 //! When a join is true, and what is subscribed upstream.
-//!
-//! Each engine compiles these with its own `engine`.
 
 use std::time::Duration;
 
 use stream_demux_bridge::{Received, SubscribeError, Terms};
+use test_servers::Server;
 use tokio::time::timeout;
 
 use crate::common::{WATCHDOG, connected, eventually, item, next, patient, quick};
-use crate::engine::{Server, bridge};
+use crate::engine::{Engine, with_each_engine};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_another_process_publishes_after_a_subscription_is_received() {
-    let Some(server) = Server::start(&[]) else { return };
-    let here = bridge(patient(), server.port).unwrap();
-    let there = bridge(patient(), server.port).unwrap();
+with_each_engine! {
+    what_another_process_publishes_after_a_subscription_is_received,
+    subscriber_that_comes_while_the_last_one_leaves_misses_nothing,
+    crowd_of_subscribers_is_one_subscription_until_the_last_has_left,
+    key_that_the_last_subscriber_left_during_an_outage_is_not_subscribed_again,
+    keys_change_while_nothing_reads_the_subscription,
+    reader_that_waits_is_told_of_a_key_that_is_added_meanwhile,
+    engine_that_refuses_a_key_is_asked_again_by_the_next_subscriber,
+    subscription_that_is_given_up_while_it_waits_leaves_nothing_behind,
+    last_handle_that_is_dropped_ends_subscriptions_and_connections,
+}
+
+async fn what_another_process_publishes_after_a_subscription_is_received<E: Engine>() {
+    let Some(server) = Server::<E>::start(&[]) else { return };
+    let here = E::bridge(patient(), server.port).unwrap();
+    let there = E::bridge(patient(), server.port).unwrap();
     for n in 0..100 {
         let key = format!("room {n}");
         let mut room = here.subscribe(&key).await.unwrap();
@@ -23,11 +33,10 @@ async fn what_another_process_publishes_after_a_subscription_is_received() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn subscriber_that_comes_while_the_last_one_leaves_misses_nothing() {
-    let Some(server) = Server::start(&[]) else { return };
-    let here = bridge(patient(), server.port).unwrap();
-    let there = bridge(patient(), server.port).unwrap();
+async fn subscriber_that_comes_while_the_last_one_leaves_misses_nothing<E: Engine>() {
+    let Some(server) = Server::<E>::start(&[]) else { return };
+    let here = E::bridge(patient(), server.port).unwrap();
+    let there = E::bridge(patient(), server.port).unwrap();
     let mut room = here.subscribe("tea").await.unwrap();
     for n in 0..500 {
         let leaving = tokio::spawn(async move { drop(room) });
@@ -38,10 +47,9 @@ async fn subscriber_that_comes_while_the_last_one_leaves_misses_nothing() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn crowd_of_subscribers_is_one_subscription_until_the_last_has_left() {
-    let Some(server) = Server::start(&[]) else { return };
-    let bridge = bridge(patient(), server.port).unwrap();
+async fn crowd_of_subscribers_is_one_subscription_until_the_last_has_left<E: Engine>() {
+    let Some(server) = Server::<E>::start(&[]) else { return };
+    let bridge = E::bridge(patient(), server.port).unwrap();
     let mut crowd = Vec::new();
     for _ in 0..300 {
         crowd.push(bridge.subscribe("tea").await.unwrap());
@@ -58,10 +66,9 @@ async fn crowd_of_subscribers_is_one_subscription_until_the_last_has_left() {
     eventually("nothing is subscribed", || server.subscribers("tea") == 0).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn key_that_the_last_subscriber_left_during_an_outage_is_not_subscribed_again() {
-    let Some(mut server) = Server::start(&[]) else { return };
-    let bridge = bridge(patient(), server.port).unwrap();
+async fn key_that_the_last_subscriber_left_during_an_outage_is_not_subscribed_again<E: Engine>() {
+    let Some(mut server) = Server::<E>::start(&[]) else { return };
+    let bridge = E::bridge(patient(), server.port).unwrap();
     let tea = bridge.subscribe("tea").await.unwrap();
     let mut coffee = bridge.subscribe("coffee").await.unwrap();
     server.kill();
@@ -77,10 +84,9 @@ async fn key_that_the_last_subscriber_left_during_an_outage_is_not_subscribed_ag
     assert_eq!(server.subscribers("tea"), 0);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_change_while_nothing_reads_the_subscription() {
-    let Some(server) = Server::start(&[]) else { return };
-    let bridge = bridge(patient(), server.port).unwrap();
+async fn keys_change_while_nothing_reads_the_subscription<E: Engine>() {
+    let Some(server) = Server::<E>::start(&[]) else { return };
+    let bridge = E::bridge(patient(), server.port).unwrap();
     let mut client = bridge.subscription(Terms::new().buffer(4));
     let keys = client.keys();
     for _ in 0..200 {
@@ -99,10 +105,9 @@ async fn keys_change_while_nothing_reads_the_subscription() {
     eventually("coffee is not subscribed", || server.subscribers("coffee") == 0).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reader_that_waits_is_told_of_a_key_that_is_added_meanwhile() {
-    let Some(server) = Server::start(&[]) else { return };
-    let bridge = bridge(patient(), server.port).unwrap();
+async fn reader_that_waits_is_told_of_a_key_that_is_added_meanwhile<E: Engine>() {
+    let Some(server) = Server::<E>::start(&[]) else { return };
+    let bridge = E::bridge(patient(), server.port).unwrap();
     let mut client = bridge.subscribe("tea").await.unwrap();
     let keys = client.keys();
     let reading = tokio::spawn(async move { (next(&mut client).await, next(&mut client).await) });
@@ -115,11 +120,10 @@ async fn reader_that_waits_is_told_of_a_key_that_is_added_meanwhile() {
     assert_eq!(second, item("coffee", "hello"));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn engine_that_refuses_a_key_is_asked_again_by_the_next_subscriber() {
-    let Some(mut server) = Server::start(&[]) else { return };
+async fn engine_that_refuses_a_key_is_asked_again_by_the_next_subscriber<E: Engine>() {
+    let Some(mut server) = Server::<E>::start(&[]) else { return };
     server.close();
-    let bridge = bridge(patient(), server.port).unwrap();
+    let bridge = E::bridge(patient(), server.port).unwrap();
     let refused = timeout(WATCHDOG, bridge.subscribe("closed.1")).await.unwrap();
     let Err(SubscribeError::Refused { key, reason }) = refused else { panic!("{refused:?}") };
     assert_eq!(&*key, "closed.1");
@@ -143,11 +147,10 @@ async fn engine_that_refuses_a_key_is_asked_again_by_the_next_subscriber() {
     assert_eq!(next(&mut room).await, item("closed.1", "hello"));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn subscription_that_is_given_up_while_it_waits_leaves_nothing_behind() {
-    let Some(mut server) = Server::start(&[]) else { return };
+async fn subscription_that_is_given_up_while_it_waits_leaves_nothing_behind<E: Engine>() {
+    let Some(mut server) = Server::<E>::start(&[]) else { return };
     server.kill();
-    let bridge = bridge(quick(), server.port).unwrap();
+    let bridge = E::bridge(quick(), server.port).unwrap();
     for _ in 0..20 {
         let waiting = bridge.subscribe("tea");
         assert!(timeout(Duration::from_millis(5), waiting).await.is_err());
@@ -158,10 +161,9 @@ async fn subscription_that_is_given_up_while_it_waits_leaves_nothing_behind() {
     assert_eq!(server.subscribers("tea"), 0);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn last_handle_that_is_dropped_ends_subscriptions_and_connections() {
-    let Some(server) = Server::start(&[]) else { return };
-    let bridge = bridge(patient(), server.port).unwrap();
+async fn last_handle_that_is_dropped_ends_subscriptions_and_connections<E: Engine>() {
+    let Some(server) = Server::<E>::start(&[]) else { return };
+    let bridge = E::bridge(patient(), server.port).unwrap();
     let mut room = bridge.subscribe("tea").await.unwrap();
     let waiting = room.keys();
     drop(bridge);

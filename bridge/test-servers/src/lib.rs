@@ -1,4 +1,4 @@
-//! A server that ends with the test. The tests of `apps/chat` use it, too.
+//! Real Redis and NATS servers for tests. A server ends with its test.
 
 use std::fs;
 use std::io::Write;
@@ -10,16 +10,25 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-/// A port below the range of source ports: otherwise a restarted server may find it taken.
-pub(crate) fn random_port() -> u16 {
-    fastrand::u16(20_000..32_000)
+mod nats;
+mod redis;
+
+pub use nats::Nats;
+pub use redis::Redis;
+
+/// An even port below the range of source ports: otherwise a restarted server may find it taken. The
+/// next one is free for a second port of the same server.
+pub fn random_port() -> u16 {
+    2 * fastrand::u16(10_000..16_000)
 }
 
 /// A server for publish/subscribe.
-pub(crate) trait Program {
+pub trait Program: Sized {
     const NAME: &str;
     /// The part of a URL before `://`.
     const SCHEME: &str;
+    /// Options of a server that has enough of a slow consumer soon.
+    const IMPATIENT: &[&str];
 
     /// Returns `None` if the tests are to do without it.
     fn find() -> Option<PathBuf>;
@@ -29,21 +38,31 @@ pub(crate) trait Program {
 
     /// Returns `true` if this is a connection to such a server.
     fn answers(socket: TcpStream) -> bool;
+
+    /// How many subscriptions there are to a key.
+    fn subscribers(server: &Server<Self>, key: &str) -> usize;
+
+    /// How many connections there are, beside that of the question.
+    fn connections(server: &Server<Self>) -> usize;
+
+    /// If `only_open` is `true`, only keys that begin with `open.` may be used from now on.
+    /// Otherwise, all keys may be used.
+    fn allow(server: &mut Server<Self>, only_open: bool);
 }
 
 /// A server with a folder of its own. Dropping it kills the process, by its id.
-pub(crate) struct Server<P> {
+pub struct Server<P> {
     program: PathBuf,
     process: Option<Child>,
-    pub(crate) port: u16,
-    pub(crate) folder: PathBuf,
+    pub port: u16,
+    pub folder: PathBuf,
     options: Vec<String>,
     kind: PhantomData<P>,
 }
 
 impl<P: Program> Server<P> {
     /// Returns `None`, and says so once, if the tests are to do without the server.
-    pub(crate) fn start(options: &[&str]) -> Option<Self> {
+    pub fn start(options: &[&str]) -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         static SKIPPED: Once = Once::new();
         let Some(program) = P::find() else {
@@ -69,7 +88,7 @@ impl<P: Program> Server<P> {
     }
 
     /// Starts it again, at the same port.
-    pub(crate) fn restart(&mut self) {
+    pub fn restart(&mut self) {
         for _ in 0..20 {
             if self.try_start() {
                 return;
@@ -81,37 +100,33 @@ impl<P: Program> Server<P> {
     /// Returns `false` if it has not come up, for example because the port is taken.
     fn try_start(&mut self) -> bool {
         assert!(self.process.is_none(), "it runs already");
-        let mut process = Command::new(&self.program)
+        let process = Command::new(&self.program)
             .args(P::prepare(&self.folder, self.port, &self.options))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .expect("it is installed");
-        loop {
-            if process.try_wait().unwrap().is_some() {
-                return false;
-            }
-            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
-            if TcpStream::connect(address).is_ok_and(P::answers) {
-                break;
-            }
+        let process = self.process.insert(process);
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
+        let mut has_answered = false;
+        while !has_answered && process.try_wait().unwrap().is_none() {
+            has_answered = TcpStream::connect(address).is_ok_and(P::answers);
             std::thread::sleep(Duration::from_millis(20));
         }
         // Another server at this port may have answered, and this one is about to give up.
-        std::thread::sleep(Duration::from_millis(20));
-        if process.try_wait().unwrap().is_some() {
-            return false;
+        let is_up = process.try_wait().unwrap().is_none();
+        if !is_up {
+            self.process = None;
         }
-        self.process = Some(process);
-        true
+        is_up
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         url::<P>(self.port)
     }
 
     /// Ends the process at once, as a crash does.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.kill().unwrap();
             process.wait().unwrap();
@@ -119,25 +134,45 @@ impl<P: Program> Server<P> {
     }
 
     /// Asks the server to end.
-    pub(crate) fn shut_down(&mut self) {
+    pub fn shut_down(&mut self) {
         self.signal("TERM");
         self.wait();
     }
 
     /// Waits for its end.
-    pub(crate) fn wait(&mut self) {
+    pub fn wait(&mut self) {
         self.process.take().expect("it runs").wait().unwrap();
     }
 
-    pub(crate) fn pause(&self) {
+    pub fn pause(&self) {
         self.signal("STOP");
     }
 
-    pub(crate) fn resume(&self) {
+    pub fn resume(&self) {
         self.signal("CONT");
     }
 
-    pub(crate) fn signal(&self, name: &str) {
+    /// How many subscriptions there are to a key.
+    pub fn subscribers(&self, key: &str) -> usize {
+        P::subscribers(self, key)
+    }
+
+    /// How many connections there are.
+    pub fn connections(&self) -> usize {
+        P::connections(self)
+    }
+
+    /// Only keys that begin with `open.` may be used from now on.
+    pub fn close(&mut self) {
+        P::allow(self, true);
+    }
+
+    /// All keys may be used from now on.
+    pub fn open(&mut self) {
+        P::allow(self, false);
+    }
+
+    pub fn signal(&self, name: &str) {
         let id = self.process.as_ref().expect("it runs").id().to_string();
         let status = Command::new("kill").args([&format!("-{name}"), &id]).status();
         assert!(status.unwrap().success());
@@ -145,7 +180,7 @@ impl<P: Program> Server<P> {
 }
 
 /// The URL of a server, or of a proxy before it.
-pub(crate) fn url<P: Program>(port: u16) -> String {
+pub fn url<P: Program>(port: u16) -> String {
     format!("{}://127.0.0.1:{port}", P::SCHEME)
 }
 

@@ -5,16 +5,17 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
 use stream_demux_bridge::{Bridge, PublishError, Received, SubscribeError, Terms};
+use test_servers::{Nats, Server};
 use tokio::time::timeout;
 
 use crate::common::{WATCHDOG, connected, eventually, item, next, patient, publish};
-use crate::engine::{Server, bridge};
+use crate::engine::Engine;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn key_is_never_a_wildcard_and_any_key_can_be_used() {
-    let Some(server) = Server::start(&[]) else { return };
+    let Some(server) = Server::<Nats>::start(&[]) else { return };
     let here = patient().nats(&server.url()).unwrap();
-    let there = bridge(patient(), server.port).unwrap();
+    let there = Nats::bridge(patient(), server.port).unwrap();
     let keys = [
         "a.b",
         "*",
@@ -62,8 +63,8 @@ async fn key_is_never_a_wildcard_and_any_key_can_be_used() {
 /// Whatever a program of another kind publishes: with a place for answers, and with headers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_clients_of_the_server_are_heard() {
-    let Some(server) = Server::start(&[]) else { return };
-    let here = bridge(patient(), server.port).unwrap();
+    let Some(server) = Server::<Nats>::start(&[]) else { return };
+    let here = Nats::bridge(patient(), server.port).unwrap();
     let mut tea = here.subscribe("chat.tea").await.unwrap();
     let mut socket = TcpStream::connect((Ipv4Addr::LOCALHOST, server.port)).unwrap();
     let text = "CONNECT {\"headers\":true,\"verbose\":false}\r\n\
@@ -89,8 +90,8 @@ async fn other_clients_of_the_server_are_heard() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn item_or_key_that_is_too_long_is_refused_and_nothing_breaks() {
-    let Some(server) = Server::start(&["max_payload: 1000"]) else { return };
-    let here = bridge(patient(), server.port).unwrap();
+    let Some(server) = Server::<Nats>::start(&["max_payload: 1000"]) else { return };
+    let here = Nats::bridge(patient(), server.port).unwrap();
     let mut tea = here.subscribe("tea").await.unwrap();
     let error = here.publish("tea", vec![0; 1_001]).await.unwrap_err();
     assert!(matches!(error, PublishError::Refused(_)), "{error}");
@@ -114,8 +115,8 @@ async fn item_or_key_that_is_too_long_is_refused_and_nothing_breaks() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn subscription_that_the_server_revokes_is_told() {
-    let Some(mut server) = Server::start(&[]) else { return };
-    let here = bridge(patient(), server.port).unwrap();
+    let Some(mut server) = Server::<Nats>::start(&[]) else { return };
+    let here = Nats::bridge(patient(), server.port).unwrap();
     let mut closed = here.subscribe("closed.1").await.unwrap();
     let mut open = here.subscribe("open.1").await.unwrap();
     server.close();
@@ -132,8 +133,8 @@ async fn subscription_that_the_server_revokes_is_told() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limit_of_subscriptions_is_told_to_the_subscriber_that_reaches_it() {
-    let Some(server) = Server::start(&["max_subscriptions: 2"]) else { return };
-    let here = bridge(patient(), server.port).unwrap();
+    let Some(server) = Server::<Nats>::start(&["max_subscriptions: 2"]) else { return };
+    let here = Nats::bridge(patient(), server.port).unwrap();
     let tea = here.subscribe("tea").await.unwrap();
     let mut coffee = here.subscribe("coffee").await.unwrap();
     let refused = timeout(WATCHDOG, here.subscribe("water")).await.unwrap();
@@ -150,8 +151,8 @@ async fn limit_of_subscriptions_is_told_to_the_subscriber_that_reaches_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_that_is_a_lame_duck_is_used_until_it_closes_the_connection() {
     let options = ["lame_duck_duration: \"30s\"", "lame_duck_grace_period: \"1s\""];
-    let Some(mut server) = Server::start(&options) else { return };
-    let here = bridge(patient(), server.port).unwrap();
+    let Some(mut server) = Server::<Nats>::start(&options) else { return };
+    let here = Nats::bridge(patient(), server.port).unwrap();
     let mut tea = here.subscribe("tea").await.unwrap();
     connected(&here, true).await;
     server.signal("USR2");
@@ -167,7 +168,7 @@ async fn server_that_is_a_lame_duck_is_used_until_it_closes_the_connection() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn login_is_used_and_a_wrong_one_is_a_reason() {
-    let Some(server) = Server::start(&[]) else { return };
+    let Some(server) = Server::<Nats>::start(&[]) else { return };
     let right = patient().nats(&format!("nats://ann:tea@127.0.0.1:{}", server.port)).unwrap();
     timeout(WATCHDOG, right.subscribe("tea")).await.unwrap().unwrap();
     let wrong = patient().nats(&format!("nats://ann:milk@127.0.0.1:{}", server.port)).unwrap();
@@ -189,7 +190,7 @@ async fn something_else_at_the_port_is_a_reason() {
             let _ = socket.try_write(b"HTTP/1.1 400 Bad Request\r\n\r\n");
         }
     });
-    let bridge = bridge(patient(), port).unwrap();
+    let bridge = Nats::bridge(patient(), port).unwrap();
     let mut status = bridge.status();
     let told = status.wait_for(|status| status.receiving.error.is_some());
     let error = timeout(WATCHDOG, told).await.unwrap().unwrap().receiving.error.clone().unwrap();

@@ -4,10 +4,15 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use stream_demux_bridge::{Bridge, PublishError, Received, Subscription, Terms};
+use test_servers::Server;
 use tokio::time::{sleep, timeout};
 
 use crate::common::{Proxy, WATCHDOG, patient};
-use crate::engine::{Server, bridge};
+use crate::engine::{Engine, with_each_engine};
+
+with_each_engine! {
+    every_item_is_received_or_its_loss_is_told,
+}
 
 /// What the publisher knows of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,14 +82,13 @@ fn check(got: &[Got], fates: &[Fate]) {
 
 /// Ten runs of a few outages each: the server is killed, shut down or paused, the network is cut
 /// for the one that publishes or for the one that subscribes.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_item_is_received_or_its_loss_is_told() {
+async fn every_item_is_received_or_its_loss_is_told<E: Engine>() {
     let mut outages = HashMap::<u8, u32>::new();
     for run in 0..10 {
         let seed = fastrand::u64(..);
         println!("run {run}: seed {seed}");
         let mut random = fastrand::Rng::with_seed(seed);
-        let Some(mut server) = Server::start(&[]) else { return };
+        let Some(mut server) = Server::<E>::start(&[]) else { return };
         let (near, far) = (Proxy::start(server.port).await, Proxy::start(server.port).await);
         let settings = || {
             patient()
@@ -92,8 +96,8 @@ async fn every_item_is_received_or_its_loss_is_told() {
                 .connect_timeout(Duration::from_millis(500))
                 .publish_timeout(Duration::from_millis(300))
         };
-        let publisher = bridge(settings(), near.port).unwrap();
-        let subscriber = bridge(settings(), far.port).unwrap();
+        let publisher = E::bridge(settings(), near.port).unwrap();
+        let subscriber = E::bridge(settings(), far.port).unwrap();
         // Never too slow: what is missing was lost on the way.
         let terms = Terms::new().buffer(1_000_000);
         let subscription = subscriber.subscribe_with(["tea"], terms).await.unwrap();

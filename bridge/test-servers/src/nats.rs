@@ -1,4 +1,4 @@
-//! NATS, as the scenarios need it.
+//! NATS.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -7,25 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use stream_demux_bridge::{Bridge, Builder, UrlError};
+use crate::{Program, Server};
 
-use crate::server::{self, Program};
-
-pub(crate) struct Nats;
-
-pub(crate) type Server = server::Server<Nats>;
-
-/// Options of a server that has enough of a slow consumer soon.
-pub(crate) const IMPATIENT: &[&str] = &["max_pending: 64KB", "max_payload: 32KB"];
-
-/// Starts a bridge to a server, or to a proxy before it.
-pub(crate) fn bridge(settings: Builder, port: u16) -> Result<Bridge, UrlError> {
-    settings.nats(&server::url::<Nats>(port))
-}
+pub struct Nats;
 
 impl Program for Nats {
     const NAME: &str = "nats-server";
     const SCHEME: &str = "nats";
+    const IMPATIENT: &[&str] = &["max_pending: 64KB", "max_payload: 32KB"];
 
     fn find() -> Option<PathBuf> {
         let demanded = std::env::var_os("NATS_SERVER").map(PathBuf::from);
@@ -44,6 +33,18 @@ impl Program for Nats {
         let mut greeting = [0; 5];
         let mut reader = &socket;
         reader.read_exact(&mut greeting).is_ok() && &greeting == b"INFO "
+    }
+
+    fn subscribers(server: &Server<Self>, subject: &str) -> usize {
+        server.ask(&format!("subsz?subs=1&test={subject}")).matches("\"sid\"").count()
+    }
+
+    fn connections(server: &Server<Self>) -> usize {
+        server.ask("connz").matches("\"cid\"").count()
+    }
+
+    fn allow(server: &mut Server<Self>, only_open: bool) {
+        server.reload(if only_open { "\"open.>\"" } else { "\">\"" });
     }
 }
 
@@ -70,35 +71,15 @@ no_auth_user: "ann"
     fs::write(config(folder), text).unwrap();
 }
 
-impl Server {
+impl Server<Nats> {
     /// Returns what the server says about itself.
-    pub(crate) fn ask(&self, what: &str) -> String {
+    pub fn ask(&self, what: &str) -> String {
         let mut socket = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port + 1)).unwrap();
         let request = format!("GET /{what} HTTP/1.0\r\n\r\n");
         socket.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
         socket.read_to_string(&mut answer).unwrap();
         answer
-    }
-
-    /// How many subscriptions there are of a subject.
-    pub(crate) fn subscribers(&self, subject: &str) -> usize {
-        self.ask(&format!("subsz?subs=1&test={subject}")).matches("\"sid\"").count()
-    }
-
-    /// How many connections there are.
-    pub(crate) fn connections(&self) -> usize {
-        self.ask("connz").matches("\"cid\"").count()
-    }
-
-    /// Only keys that begin with `open.` may be used from now on.
-    pub(crate) fn close(&mut self) {
-        self.reload("\"open.>\"");
-    }
-
-    /// All keys may be used from now on.
-    pub(crate) fn open(&mut self) {
-        self.reload("\">\"");
     }
 
     fn reload(&mut self, allowed: &str) {

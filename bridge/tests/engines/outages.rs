@@ -3,10 +3,26 @@
 use std::time::{Duration, Instant};
 
 use stream_demux_bridge::{Key, Overflow, PublishError, Received, Subscription, Terms};
+use test_servers::Server;
 use tokio::time::timeout;
 
 use crate::common::{Proxy, WATCHDOG, connected, eventually, item, next, patient, publish, quick};
-use crate::engine::{IMPATIENT, Server, bridge};
+use crate::engine::{Engine, with_each_engine};
+
+with_each_engine! {
+    engine_is_killed,
+    engine_is_restarted_empty,
+    engine_is_paused_for_a_moment,
+    engine_is_paused_for_long,
+    network_is_cut,
+    network_is_cut_without_a_word,
+    subscriber_joins_during_the_outage,
+    engine_drops_a_slow_consumer,
+    hub_that_waits_for_a_subscriber_is_not_mistaken_for_a_silent_engine,
+    slow_subscriber_is_told_how_much_it_missed_and_others_miss_nothing,
+    gap_that_a_slow_subscriber_dropped_is_told_before_the_next_item,
+    crowd_of_publishers_to_a_paused_engine_gets_its_answers_in_time,
+}
 
 fn gap(key: &str) -> Received {
     Received::Gap(key.into())
@@ -24,11 +40,10 @@ async fn until_gap(subscription: &mut Subscription) -> Vec<String> {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn engine_is_killed() {
-    let Some(mut server) = Server::start(&[]) else { return };
-    let here = bridge(patient(), server.port).unwrap();
-    let there = bridge(quick(), server.port).unwrap();
+async fn engine_is_killed<E: Engine>() {
+    let Some(mut server) = Server::<E>::start(&[]) else { return };
+    let here = E::bridge(patient(), server.port).unwrap();
+    let there = E::bridge(quick(), server.port).unwrap();
     let mut tea = here.subscribe("tea").await.unwrap();
     let mut both = here.subscribe_with(["tea", "coffee"], Terms::new()).await.unwrap();
     there.publish("tea", "before").await.unwrap();
@@ -67,10 +82,9 @@ async fn engine_is_killed() {
     assert_eq!(gaps, [Key::from("coffee"), Key::from("tea")]);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn engine_is_restarted_empty() {
-    let Some(mut server) = Server::start(&[]) else { return };
-    let here = bridge(patient(), server.port).unwrap();
+async fn engine_is_restarted_empty<E: Engine>() {
+    let Some(mut server) = Server::<E>::start(&[]) else { return };
+    let here = E::bridge(patient(), server.port).unwrap();
     let mut tea = here.subscribe("tea").await.unwrap();
     here.publish("tea", "before").await.unwrap();
     server.shut_down();
@@ -81,10 +95,9 @@ async fn engine_is_restarted_empty() {
     assert_eq!(next(&mut tea).await, item("tea", "after"));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn engine_is_paused_for_a_moment() {
-    let Some(server) = Server::start(&[]) else { return };
-    let here = bridge(patient(), server.port).unwrap();
+async fn engine_is_paused_for_a_moment<E: Engine>() {
+    let Some(server) = Server::<E>::start(&[]) else { return };
+    let here = E::bridge(patient(), server.port).unwrap();
     let mut tea = here.subscribe("tea").await.unwrap();
     here.publish("tea", "0").await.unwrap();
     server.pause();
@@ -112,10 +125,9 @@ async fn engine_is_paused_for_a_moment() {
     assert_eq!(here.status().borrow().receiving.breaks, 0);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn engine_is_paused_for_long() {
-    let Some(server) = Server::start(&[]) else { return };
-    let here = bridge(quick(), server.port).unwrap();
+async fn engine_is_paused_for_long<E: Engine>() {
+    let Some(server) = Server::<E>::start(&[]) else { return };
+    let here = E::bridge(quick(), server.port).unwrap();
     let mut tea = here.subscribe("tea").await.unwrap();
     publish(&here, "tea", "before").await;
     server.pause();
@@ -131,12 +143,11 @@ async fn engine_is_paused_for_long() {
     assert_eq!(before, ["before"]);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn network_is_cut() {
-    let Some(server) = Server::start(&[]) else { return };
+async fn network_is_cut<E: Engine>() {
+    let Some(server) = Server::<E>::start(&[]) else { return };
     let proxy = Proxy::start(server.port).await;
-    let here = bridge(patient(), proxy.port).unwrap();
-    let there = bridge(patient(), server.port).unwrap();
+    let here = E::bridge(patient(), proxy.port).unwrap();
+    let there = E::bridge(patient(), server.port).unwrap();
     let mut near = here.subscribe("tea").await.unwrap();
     let mut far = there.subscribe("tea").await.unwrap();
     there.publish("tea", "before").await.unwrap();
@@ -154,12 +165,11 @@ async fn network_is_cut() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn network_is_cut_without_a_word() {
-    let Some(server) = Server::start(&[]) else { return };
+async fn network_is_cut_without_a_word<E: Engine>() {
+    let Some(server) = Server::<E>::start(&[]) else { return };
     let proxy = Proxy::start(server.port).await;
-    let here = bridge(quick(), proxy.port).unwrap();
-    let there = bridge(patient(), server.port).unwrap();
+    let here = E::bridge(quick(), proxy.port).unwrap();
+    let there = E::bridge(patient(), server.port).unwrap();
     let mut near = here.subscribe("tea").await.unwrap();
     proxy.freeze();
     there.publish("tea", "meanwhile").await.unwrap();
@@ -172,10 +182,9 @@ async fn network_is_cut_without_a_word() {
     eventually("the old connection is gone", || server.subscribers("tea") == 1).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn subscriber_joins_during_the_outage() {
-    let Some(mut server) = Server::start(&[]) else { return };
-    let here = bridge(patient(), server.port).unwrap();
+async fn subscriber_joins_during_the_outage<E: Engine>() {
+    let Some(mut server) = Server::<E>::start(&[]) else { return };
+    let here = E::bridge(patient(), server.port).unwrap();
     let mut old = here.subscribe("tea").await.unwrap();
     server.kill();
     connected(&here, false).await;
@@ -201,11 +210,10 @@ async fn subscriber_joins_during_the_outage() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn engine_drops_a_slow_consumer() {
-    let Some(server) = Server::start(IMPATIENT) else { return };
-    let here = bridge(patient().arrivals(16 * 1_024), server.port).unwrap();
-    let there = bridge(patient(), server.port).unwrap();
+async fn engine_drops_a_slow_consumer<E: Engine>() {
+    let Some(server) = Server::<E>::start(E::IMPATIENT) else { return };
+    let here = E::bridge(patient().arrivals(16 * 1_024), server.port).unwrap();
+    let there = E::bridge(patient(), server.port).unwrap();
     let terms = Terms::new().buffer(1).overflow(Overflow::Wait);
     let mut slow = here.subscribe_with(["tea"], terms).await.unwrap();
     let mut other = here.subscribe("coffee").await.unwrap();
@@ -233,11 +241,10 @@ async fn engine_drops_a_slow_consumer() {
     assert_eq!(next(&mut slow).await, item("tea", "after"));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hub_that_waits_for_a_subscriber_is_not_mistaken_for_a_silent_engine() {
-    let Some(server) = Server::start(&[]) else { return };
-    let here = bridge(quick().arrivals(4_096), server.port).unwrap();
-    let there = bridge(patient(), server.port).unwrap();
+async fn hub_that_waits_for_a_subscriber_is_not_mistaken_for_a_silent_engine<E: Engine>() {
+    let Some(server) = Server::<E>::start(&[]) else { return };
+    let here = E::bridge(quick().arrivals(4_096), server.port).unwrap();
+    let there = E::bridge(patient(), server.port).unwrap();
     let terms = Terms::new().buffer(1).overflow(Overflow::Wait);
     let mut slow = here.subscribe_with(["tea"], terms).await.unwrap();
     for n in 0..100 {
@@ -253,10 +260,9 @@ async fn hub_that_waits_for_a_subscriber_is_not_mistaken_for_a_silent_engine() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_subscriber_is_told_how_much_it_missed_and_others_miss_nothing() {
-    let Some(server) = Server::start(&[]) else { return };
-    let here = bridge(patient(), server.port).unwrap();
+async fn slow_subscriber_is_told_how_much_it_missed_and_others_miss_nothing<E: Engine>() {
+    let Some(server) = Server::<E>::start(&[]) else { return };
+    let here = E::bridge(patient(), server.port).unwrap();
     let mut slow = here.subscribe_with(["tea"], Terms::new().buffer(10)).await.unwrap();
     let mut fast = here.subscribe("tea").await.unwrap();
     for n in 0..100 {
@@ -275,10 +281,9 @@ async fn slow_subscriber_is_told_how_much_it_missed_and_others_miss_nothing() {
     assert!(lost >= 80, "{lost}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn gap_that_a_slow_subscriber_dropped_is_told_before_the_next_item() {
-    let Some(mut server) = Server::start(&[]) else { return };
-    let here = bridge(patient(), server.port).unwrap();
+async fn gap_that_a_slow_subscriber_dropped_is_told_before_the_next_item<E: Engine>() {
+    let Some(mut server) = Server::<E>::start(&[]) else { return };
+    let here = E::bridge(patient(), server.port).unwrap();
     let mut slow = here.subscribe_with(["tea"], Terms::new().buffer(2)).await.unwrap();
     let mut fast = here.subscribe("tea").await.unwrap();
     here.publish("tea", "before").await.unwrap();
@@ -295,12 +300,11 @@ async fn gap_that_a_slow_subscriber_dropped_is_told_before_the_next_item() {
     assert!(matches!(next(&mut slow).await, Received::Item { .. }));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn crowd_of_publishers_to_a_paused_engine_gets_its_answers_in_time() {
-    let Some(server) = Server::start(&[]) else { return };
+async fn crowd_of_publishers_to_a_paused_engine_gets_its_answers_in_time<E: Engine>() {
+    let Some(server) = Server::<E>::start(&[]) else { return };
     // The heartbeat does not notice it: the time-out of each publisher has to.
     let settings = patient().publish_timeout(Duration::from_millis(500)).publish_window(16);
-    let here = bridge(settings, server.port).unwrap();
+    let here = E::bridge(settings, server.port).unwrap();
     connected(&here, true).await;
     server.pause();
     let mut crowd = tokio::task::JoinSet::new();

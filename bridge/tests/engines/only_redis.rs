@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use stream_demux_bridge::Bridge;
+use test_servers::{Redis, Server};
 
 use crate::common::{item, next, patient, publish};
-use crate::engine::Server;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn engine_that_allows_no_pings_is_alive_all_the_same() {
-    let Some(server) = Server::start(&[]) else { return };
+    let Some(server) = Server::<Redis>::start(&[]) else { return };
     let () = server.command(&["ACL", "SETUSER", "default", "-ping"]);
     let here = patient().heartbeat(Duration::from_millis(300)).redis(&server.url()).unwrap();
     let mut tea = here.subscribe("tea").await.unwrap();
@@ -22,7 +22,7 @@ async fn engine_that_allows_no_pings_is_alive_all_the_same() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn crowd_of_subscribers_sends_one_command() {
-    let Some(server) = Server::start(&[]) else { return };
+    let Some(server) = Server::<Redis>::start(&[]) else { return };
     let bridge = patient().redis(&server.url()).unwrap();
     let mut crowd = Vec::new();
     for _ in 0..100 {

@@ -4,13 +4,12 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use stream_demux_bridge::{Bridge, Builder, Received, Subscription};
+use test_servers::random_port;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-
-use crate::server::random_port;
 
 /// Only ever ends a test that hangs.
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
