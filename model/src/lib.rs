@@ -58,9 +58,15 @@ mod subject;
 mod watched;
 mod world;
 
-// `src/slots/ready.rs` finds it here.
-#[path = "../../src/slots/id.rs"]
-mod id;
+/// Files of the crate itself, compiled as they are.
+#[path = "../../src/slots"]
+mod slots {
+    pub(crate) mod id;
+    pub(crate) mod ready;
+    pub(crate) mod flush {
+        pub(crate) mod tuning;
+    }
+}
 
 pub use monitor::{SITUATIONS, Situation, Summary};
 use std::fmt::Display;

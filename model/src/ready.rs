@@ -26,13 +26,9 @@ use std::task::{Wake, Waker};
 
 use core::during;
 
-use crate::id::{self, SlotId}; // `list` finds it here
 use crate::letters::Script;
-
-#[path = "../../src/slots/ready.rs"]
-mod list;
-
-use list::{ORDERS, Ready};
+use crate::slots::id::SlotId;
+use crate::slots::ready::{ORDERS, Ready};
 
 const SLOTS: usize = 6;
 

@@ -1,8 +1,7 @@
 //! The numbers that decide when sinks are flushed. They are not promised; tests that depend on them
 //! take them from here.
 
-#[path = "../../src/slots/flush/tuning.rs"]
-mod numbers;
+use crate::slots::flush::tuning as numbers;
 
 pub const PER_SINK: u64 = numbers::PER_SINK;
 pub const LEAST: u64 = numbers::LEAST;

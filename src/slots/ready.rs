@@ -54,8 +54,6 @@ use core::task::Waker;
 use super::id::SlotId;
 use node::{BY_SINK, END, LEASES, LISTED, LeaseWaker, Node, Wakes};
 
-// By its path, because the fuzz target `ready` compiles this file by its path.
-#[path = "ready/node.rs"]
 mod node;
 
 pub(crate) use node::ORDERS;
