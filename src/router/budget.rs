@@ -73,7 +73,7 @@ impl Allowance {
 
     /// Adds a unit for work that was paid for in another way.
     pub(super) fn refund(&mut self) {
-        self.0 += 1;
+        self.0 = self.0.saturating_add(1); // a whole budget may be `usize::MAX`
     }
 
     /// Spends this many units, or all if there are fewer.

@@ -1,8 +1,12 @@
 //! Settings: defaults, panics at the caller's line, hashers. The input at any time, and `Debug`.
 
+use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+
+use futures::{StreamExt, stream};
 
 use crate::common::panics::{Caught, catch};
 use crate::common::{
@@ -104,6 +108,34 @@ fn huge_settings_do_not_hang() {
             assert_eq!(task.get_ref().totals().delivered, 100);
         }
     }
+}
+
+/// The next turn begins with an item that an order may have overtaken, for a group.
+#[test]
+fn huge_budget_that_nothing_was_spent_of_takes_no_more() {
+    let (input, items) = scripted_stream("input");
+    let (mut orders, orders_handle) = scripted_stream::<Orders>("orders");
+    let group = [attach(&orders_handle, 1), attach(&orders_handle, 1)];
+    let yields = Rc::new(Cell::new(false));
+    let is_asked = Rc::clone(&yields);
+    // Once, when an item has come, it does not say whether there is an order.
+    let orders = stream::poll_fn(move |cx| {
+        if is_asked.take() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        orders.poll_next_unpin(cx)
+    });
+    let input = input.inspect(move |_| {
+        yields.set(true);
+        orders_handle.waker().unwrap().wake();
+    });
+    let key: fn(&u32) -> u32 = |n| n / 100;
+    let mut task = Task::new(input.demux_by(key, orders).multicast().budget(usize::MAX));
+    sleep(&mut task);
+    items.push(101);
+    sleep(&mut task);
+    assert_eq!(group.map(|member| member.take_items()), [[101], [101]]);
 }
 
 #[test]

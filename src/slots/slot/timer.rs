@@ -105,11 +105,11 @@ impl<K, S, V> SlotMut<'_, K, S, V> {
         if !(is_pending || waits_for_item || is_flushing) {
             timer.stalled = 0;
         } else if timer.is_self_woken || is_pending && !has_fired {
-            timer.stalled += 1;
+            timer.stalled = timer.stalled.saturating_add(1);
         }
         let is_busy = has_moved || waits_for_item || is_flushing || slot.has(UNFLUSHED);
         if slot.receives() && !is_busy && !sweep.was_closed {
-            timer.idle += 1;
+            timer.idle = timer.idle.saturating_add(1);
         }
         let has_stalled = timer.stall_timeout > 0 && timer.stalled >= timer.stall_timeout;
         let is_idle = timer.idle_timeout > 0 && timer.idle >= timer.idle_timeout;
