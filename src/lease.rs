@@ -13,7 +13,7 @@
 //! come first.
 
 use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
+use alloc::vec::{self, Vec};
 use core::fmt;
 use core::mem;
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -267,11 +267,31 @@ impl Lease {
     }
 
     fn end(&mut self, request: fn(&Claim)) {
-        for claim in mem::take(&mut self.claims) {
+        let claims = mem::take(&mut self.claims).into_iter();
+        Requests { claims, request }.make();
+    }
+}
+
+/// The requests that the end of a lease has yet to make. Each wakes the task of a demux. If the
+/// waker of one panics, the others are woken all the same.
+struct Requests {
+    claims: vec::IntoIter<Weak<Claim>>,
+    request: fn(&Claim),
+}
+
+impl Requests {
+    fn make(&mut self) {
+        for claim in self.claims.by_ref() {
             if let Some(claim) = claim.upgrade() {
-                request(&claim);
+                (self.request)(&claim);
             }
         }
+    }
+}
+
+impl Drop for Requests {
+    fn drop(&mut self) {
+        self.make();
     }
 }
 

@@ -2,10 +2,14 @@
 //! was dropped. If an attachment has several leases, eviction wins over detaching. What then
 //! happens to items and sinks is in `endings`.
 
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 use std::thread;
 
+use crate::common::panics::catch;
 use crate::common::{Rig, SinkHandle, Terms, scripted_sink};
-use stream_demux::{Attach, Lease};
+use futures::{StreamExt, sink, stream};
+use stream_demux::{Attach, DemuxStreamExt, Lease};
 
 impl Rig {
     /// Attaches sink `a` under key 1 with a lease and the settings that `terms` adds.
@@ -100,6 +104,37 @@ fn one_lease_for_many_ends_them_all_and_no_other() {
         let why = if detach { "Requested" } else { "Evicted" };
         assert_eq!(lines, (0..10).map(|key| format!("detached {key} {why}")).collect::<Vec<_>>());
         assert_eq!((rig.len(), other.is_dropped()), (1, false));
+    }
+}
+
+#[test]
+fn waker_of_a_task_that_panics_keeps_no_attachment_of_the_lease() {
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("the waker");
+        }
+    }
+
+    // Two demuxes in two tasks, with attachments of one lease.
+    let mut lease = Lease::new();
+    let mut attached = || {
+        let orders = [1, 2].map(|key| Attach::new(key, sink::drain()).leased(&mut lease));
+        let orders = stream::iter(orders).chain(stream::pending());
+        Box::pin(stream::pending::<u32>().demux_by(|n| *n, orders))
+    };
+    let mut demuxes = [attached(), attached()];
+    let panics = Waker::from(Arc::new(Panics));
+    let wakes = [&panics, Waker::noop()];
+    for (demux, waker) in demuxes.iter_mut().zip(wakes) {
+        assert!(demux.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
+        assert_eq!(demux.len(), 2);
+    }
+    assert_eq!(catch(|| drop(lease)).message, "the waker");
+    for demux in &mut demuxes {
+        assert!(demux.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert_eq!(demux.len(), 0);
     }
 }
 
