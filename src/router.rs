@@ -154,7 +154,9 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     }
 
     pub(crate) fn blocked_on(&self) -> Option<Recipient<'_, K>> {
-        Some(self.slots.recipient(self.beyond.blocked_on()?))
+        let id = self.beyond.blocked_on()?;
+        // A `Hash` that panics while the table makes room may have lost the slot.
+        self.slots.get(id).map(|_| self.slots.recipient(id))
     }
 }
 

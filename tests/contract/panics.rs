@@ -521,17 +521,69 @@ fn sweep(multicast: bool, budget: usize) -> usize {
             }
             Err(site) => {
                 let at = format!("{site}, call {calls}");
-                // Waking the task is the last step of a poll, so the demux is not poisoned.
-                if site != "wake of the task" {
-                    for check in AFTERWARDS {
-                        check(&mut life, &at);
-                    }
+                for check in AFTERWARDS {
+                    check(&mut life, &at);
                 }
                 life.leaves_nothing(&at);
             }
         }
     }
     unreachable!()
+}
+
+/// While the table makes room by rehashing in place, a panic of `Hash` loses slots.
+#[test]
+fn getters_work_after_the_sink_that_the_input_waits_for_is_lost_with_its_hash() {
+    const PARKED: u32 = 50;
+    const EVICTED: u32 = 62;
+    thread_local! {
+        /// The call that panics, if it is positive.
+        static COUNTDOWN: Cell<u32> = const { Cell::new(0) };
+    }
+
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    struct Number(u32);
+
+    impl Hash for Number {
+        fn hash<H: Hasher>(&self, state: &mut H) {
+            COUNTDOWN.set(COUNTDOWN.get().saturating_sub(1));
+            assert!(COUNTDOWN.get() != 1, "the hash");
+            self.0.hash(state);
+        }
+    }
+
+    let (input, items) = scripted_stream("input");
+    let (orders, orders_handle) = scripted_stream("orders");
+    let mut future = Box::pin(input.demux_by(|&number: &Number| number, orders));
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut attach = |key| {
+        let (sink, handle) = scripted_sink(key);
+        handle.park();
+        orders_handle.push(Order::from((Number(key), sink)));
+    };
+    (0..PARKED + EVICTED).for_each(&mut attach);
+    (PARKED..PARKED + EVICTED).for_each(|key| orders_handle.push(Order::Evict(Number(key))));
+    items.push(Number(7));
+    assert!(future.as_mut().poll(&mut cx).is_pending());
+    assert_eq!(future.blocked_on().map(|to| to.key.0), Some(7));
+
+    for key in 1_000.. {
+        attach(key);
+        // The key itself is hashed a few times. When the table makes room, so are all others.
+        COUNTDOWN.set(10);
+        let panicked = try_catch(|| future.as_mut().poll(&mut cx).is_pending()).is_some();
+        COUNTDOWN.set(0);
+        if panicked {
+            break;
+        }
+        orders_handle.push(Order::Evict(Number(key)));
+        assert!(future.as_mut().poll(&mut cx).is_pending());
+    }
+    assert!(future.recipients().count() < PARKED as usize, "no slot was lost");
+    assert!(future.recipients().all(|to| to.key.0 != 7), "the sink is still there");
+    assert_eq!(future.blocked_on().map(|to| to.key.0), None);
+    assert!(format!("{future:?}").contains("Demux"));
+    assert_eq!((future.totals().received, future.queue_len(&Number(7))), (1, 0));
 }
 
 /// The sites that have panicked on this thread since the last call.
