@@ -79,7 +79,7 @@ impl Side {
         Ok(true)
     }
 
-    /// Polls the crate, which may free its tables in turns of their own, until it completes. (Q27)
+    /// Polls the crate, which may free its tables in turns of their own, until it completes. (open)
     fn complete(&mut self) -> Result<(), String> {
         while !self.completed && self.task.woken() {
             let rest = lock(&self.tape.0).pop();

@@ -1,10 +1,15 @@
 //! The reference: the contract as a second, naive implementation.
 //!
-//! Comments refer to the sections of the contract. There is one list of attachments, which is
-//! searched. What the contract leaves open is marked with `Q` and the number of the question.
+//! There is one list of attachments, which is searched. A comment that ends with `(open)` names
+//! what the contract leaves open: the reference does it as the crate does.
 //!
-//! `items` has section 1, where an item waits; `groups` 2; `orders` 3, orders and the end; `sinks`
-//! what a sink takes, and how an attachment leaves (4); `flushes` 5; `time` 6.
+//! * `items`: where an item goes, and where it waits;
+//! * `groups`: several attachments with one key;
+//! * `orders`: orders, leases and the end of the input;
+//! * `sinks`: what a sink takes, and how an attachment leaves;
+//! * `flushes`: when sinks are flushed (guarantee 6);
+//! * `time`: ticks;
+//! * `signals`: wakers, and what they have told.
 
 mod flushes;
 mod groups;
@@ -230,7 +235,7 @@ impl Reference {
         self.close_some(); // 8
         self.read_items(cx); // 9
         self.close_some(); // 10
-        // If closing may not begin yet, flushes are decided. (Q28)
+        // If closing may not begin yet, flushes are decided. (open)
         if !(self.may_close() && self.closed < self.slots.len()) {
             self.decide_flushes();
             self.flush_due();
@@ -329,7 +334,7 @@ impl Future for Reference {
     type Output = Totals;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Totals> {
-        // A signal wakes the task between two turns only. Within a turn it is work. (Q1)
+        // A signal wakes the task between two turns only. Within a turn it is work. (open)
         self.signals.look().task = None;
         if !self.turn(cx) {
             self.signals.look().task = Some(cx.waker().clone());

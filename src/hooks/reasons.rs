@@ -95,7 +95,9 @@ impl<E> fmt::Display for Detached<E> {
 pub enum Discarded {
     /// [`Hooks::admit`](crate::Hooks::admit) returned `false`.
     NotAdmitted,
-    /// The queue was full; see [`Overflow`](crate::Overflow).
+    /// The queue was full; see [`Overflow`](crate::Overflow). Or, with
+    /// [`multicast`](crate::Demux::multicast), a queue that was taken over has more items than the
+    /// [`limit`](crate::Attach::limit) of the new attachment allows.
     Overflowed,
     /// The attachment was evicted while the item waited for it.
     Evicted,

@@ -18,8 +18,7 @@
 //!   [`Patience`](patience::Patience) decides this.
 //!
 //! The contract promises that no flush is forgotten, that both delays are bounded, and that a wait
-//! that does not pay is given up. How long they are is decided by the numbers in [`tuning`], which
-//! stand nowhere else.
+//! that does not pay is given up. How long they are is decided by the numbers in [`tuning`].
 
 mod entry;
 mod linger;

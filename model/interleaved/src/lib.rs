@@ -1,7 +1,7 @@
 //! `core` with other atomics: a closure can run before each of their operations.
 //!
-//! `stream-demux-fuzz` imports this crate as `core`, so that `src/slots/ready.rs`, which it compiles
-//! unchanged, uses these atomics. The closure stands for another thread. It runs in the same thread
+//! `model` imports this crate as `core`, so that `src/slots/ready.rs` and its parts, which it compiles
+//! unchanged, use these atomics. The closure stands for another thread. It runs in the same thread
 //! before a chosen operation, that is, between two steps of the call that it interrupts. This gives
 //! every interleaving of two calls in which one of them is not interrupted, reproducibly.
 

@@ -25,7 +25,7 @@ impl Patience {
 }
 
 impl Reference {
-    /// A sink took an item: an entry is made, unless an old or inherited one is left. (Q31)
+    /// A sink took an item: an entry is made, unless an old or inherited one is left. (open)
     pub(super) fn enter_flush_list(&mut self, n: usize) {
         self[n].unflushed = true;
         if self.entries.iter().all(|(other, ..)| *other != n) {
@@ -70,7 +70,7 @@ impl Reference {
         }
     }
 
-    /// Flushes what is due before an item is read. Returns whether the allowance sufficed. (Q8)
+    /// Flushes what is due before an item is read. Returns whether the allowance sufficed. (open)
     pub(super) fn flush_before_read(&mut self) -> bool {
         if self.is_over(0) {
             self.flush_due();
@@ -100,7 +100,7 @@ impl Reference {
         may_tick && (self.walk.is_some() || self.gate.is_empty() && !self.over)
     }
 
-    /// The decision in phase 10.
+    /// Decides, before the task sleeps, whether sinks are flushed now or in a later turn.
     pub(super) fn decide_flushes(&mut self) {
         if !self.lingers() {
             self.lingering = None;
@@ -110,8 +110,8 @@ impl Reference {
             }
             return;
         }
-        self.patience = Patience::default(); // Q9
-        // Ticks count from the first dry turn with an item that is not flushed. (Q26)
+        self.patience = Patience::default(); // with `linger`, nothing is learned (open)
+        // Ticks count from the first dry turn with an item that is not flushed. (open)
         if !self.dry {
             return;
         }
@@ -128,7 +128,7 @@ impl Reference {
 
     /// Returns whether all entries are due because of this turn.
     fn is_lull(&mut self) -> bool {
-        // The last member of a group gets no copy, so it is not handled. (Q23)
+        // The last member of a group gets no copy, so it is not handled. (open)
         let (n, handled, walks) = (self.entries.len(), self.handled, self.walk.is_some());
         let patience = &mut self.patience;
         let waited = if handled > 0 { mem::take(&mut patience.waited) } else { 0 };

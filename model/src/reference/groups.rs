@@ -114,7 +114,7 @@ impl Reference {
         self[members[0]].queue.len().div_ceil(members.len())
     }
 
-    /// Polls the members of a key in doubt (1.2): first those that may be ready, in the order in
+    /// Polls the members of a key in doubt: first those that may be ready, in the order in
     /// which they joined, then those in line. If none is ready, the policy acts.
     pub(super) fn poll_doubted_key(&mut self, key: u16, polls: &mut usize) {
         let mut after = 0; // Each is asked once.
@@ -193,7 +193,7 @@ impl Reference {
         } else {
             beyond.min(queue.len().saturating_sub(room))
         };
-        (slot.queue, slot.beyond, slot.full) = (queue, beyond, full); // Q7
+        (slot.queue, slot.beyond, slot.full) = (queue, beyond, full); // the successor goes on where it was (open)
         if beyond > 0 {
             self.mark_beyond(next);
         }

@@ -48,7 +48,7 @@ impl Reference {
         let (room, full) = (self.room(n), self.is_full(n));
         let slot = &mut self[n];
         let conflates = slot.overflow == Overflow::Conflate && !slot.queue.is_empty();
-        // Nothing is accepted behind items that are not. (Q2)
+        // Nothing is accepted behind items that are not. (open)
         if slot.beyond == 0 && slot.queue.len() < room && !conflates {
             slot.queue.push_back(item); // 2
             self.accept(n);
@@ -61,7 +61,8 @@ impl Reference {
         }
     }
 
-    /// Closes the gate (1.1) or comes in doubt (1.2).
+    /// An item is beyond the buffer: under `Wait`, no further one is read; under the other policies,
+    /// the sink is in doubt.
     pub(super) fn mark_beyond(&mut self, n: usize) {
         let waits = self[n].overflow == Overflow::Wait;
         let list = if waits { &mut self.gate } else { &mut self.doubts };
@@ -113,7 +114,7 @@ impl Reference {
     }
 
     pub(super) fn name_blocked(&mut self) {
-        // With `balance`, the waker of the head alone counts. (Q25)
+        // With `balance`, the waker of the head alone counts. (open)
         let Some(&n) = self.gate.first() else { return };
         self.waited = true;
         if self.named.is_none() && !self.signals.look().fired[n] {
@@ -169,7 +170,7 @@ impl Reference {
     }
 
     /// Uses up the wake of a sink that is polled because it is in doubt. A pending flush is still
-    /// polled when the slot is served. (Q20)
+    /// polled when the slot is served. (open)
     pub(super) fn begin_doubt(&mut self, n: usize) {
         let woken = mem::take(&mut self.signals.look().fired[n]);
         self.asked.push(n);
@@ -194,7 +195,7 @@ impl Reference {
             let accepted = slot.queue.len() - slot.beyond;
             slot.beyond -= 1;
             if accepted < room && slot.overflow != Overflow::Conflate {
-                self.accept(n); // The room has grown, with `balance`. (Q2)
+                self.accept(n); // The room has grown, with `balance`. (open)
             } else if let Some(item) = slot.queue.remove(accepted) {
                 self.apply_policy(n, item);
             }

@@ -27,7 +27,7 @@ pub(super) struct Unapplied {
 }
 
 impl Reference {
-    /// 4, phase 4: ends leases, then reads and applies orders, as far as the allowance goes.
+    /// Ends leases, then reads and applies orders, as far as the allowance goes.
     pub(super) fn apply_orders(&mut self) {
         self.caught_up = false;
         while self.end_leases() {
@@ -101,7 +101,7 @@ impl Reference {
         self.orders.is_some() && self.signals.look().orders
     }
 
-    /// Returns whether an order or the end of a lease has come. (Q12)
+    /// Returns whether an order or the end of a lease has come. (open)
     pub(super) fn has_signalled(&self) -> bool {
         self.has_signal() || !self.signals.look().ended.is_empty()
     }
@@ -110,12 +110,12 @@ impl Reference {
     fn end_leases(&mut self) -> bool {
         loop {
             if self.ended.is_empty() && self.left.orders > 0 {
-                self.ended = mem::take(&mut self.signals.look().ended); // Q13
+                self.ended = mem::take(&mut self.signals.look().ended); // those that end meanwhile come later (open)
             }
             let Some(&n) = self.ended.last() else {
                 return self.signals.look().ended.is_empty();
             };
-            // It costs one even if there is nothing to end. (Q14)
+            // It costs one even if there is nothing to end. (open)
             if self.left.orders == 0 {
                 return false;
             }
@@ -162,14 +162,14 @@ impl Reference {
             OrderKind::Finish => {
                 self.end_input();
                 let item = self.overtaken.take();
-                item.into_iter().for_each(|item| self.route(item)); // Q15
+                item.into_iter().for_each(|item| self.route(item)); // it was read before (open)
                 return true;
             }
             OrderKind::Abort => {
                 self.end_input();
                 let item = self.overtaken.take();
                 item.into_iter().for_each(|item| self.unmatched(item));
-                (self.aborted, self.closed) = (true, 0); // They end in phase 8. (Q16)
+                (self.aborted, self.closed) = (true, 0); // See `close_some`. (open)
                 return true;
             }
         };
@@ -201,7 +201,7 @@ impl Reference {
         self.over && (self.aborted || self.doubts.is_empty() && self.walk.is_none())
     }
 
-    /// 4, phase 8.
+    /// Once no item is on its way any more, the attachments leave, as far as the allowance goes.
     pub(super) fn close_some(&mut self) {
         while self.may_close() && self.closed < self.slots.len() && self.left.closes > 0 {
             let n = self.closed;
@@ -227,7 +227,7 @@ impl Reference {
             self.say(Event::Attached(id));
             drop(sink);
             self.totals.detached += 1;
-            return self.say(Event::Detached(id, "evicted")); // without a slot (Q17)
+            return self.say(Event::Detached(id, "evicted")); // without a slot (open)
         }
         let settings = self.settings;
         let overflow = terms.overflow.unwrap_or(settings.overflow);
@@ -255,7 +255,7 @@ impl Reference {
         let others = self.of_key(terms.key, true);
         self.say(Event::Attached(id));
         let n = self.add(slot);
-        // The first that applies. (Q18)
+        // The first that applies. (open)
         self[n].leaving = if request == Request::Detach {
             Some("requested")
         } else if self.over {
@@ -312,12 +312,12 @@ impl Reference {
         n
     }
 
-    /// A new attachment takes over key and queue of an old one (1.2).
+    /// A new attachment takes over key and queue of an old one.
     fn replace(&mut self, old: usize, new: usize) {
         let queue = mem::take(&mut self[old].queue);
         self[old].beyond = 0;
         self.unlink(old, "replaced", false);
-        self.advance(old); // Q19
+        self.advance(old); // before the new one is offered anything (open)
         for item in queue {
             let slot = &mut self[new];
             let conflates = slot.overflow == Overflow::Conflate && !slot.queue.is_empty();

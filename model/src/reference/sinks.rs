@@ -12,7 +12,7 @@ impl Reference {
         let answer = sink.poll(op, &Context::from_waker(&waker));
         if answer.is_pending() {
             let fired = self.signals.look().fired[n];
-            self[n].woke_itself = fired; // Q3
+            self[n].woke_itself = fired; // before it returned (open)
         } else {
             self[n].moved = true;
         }
@@ -55,7 +55,7 @@ impl Reference {
         let slot = &mut self[queue];
         let item = slot.queue.pop_front().expect("an item waits");
         let accepts = slot.beyond > 0;
-        slot.beyond -= usize::from(accepts); // also if the send fails (Q32)
+        slot.beyond -= usize::from(accepts); // also if the send fails (open)
         if self.start_send(n, item) {
             self.check_beyond();
             if accepts || self.shares(n) {
@@ -97,7 +97,7 @@ impl Reference {
     pub(super) fn serve_listed(&mut self) {
         while self.left.sinks > 0 {
             let Some(n) = self.listed.pop() else { return };
-            self.left.sinks -= 1; // also for an id that is free (Q24)
+            self.left.sinks -= 1; // also for an id that is free (open)
             self.signals.look().is_listed[n] = false;
             self.serve(n);
         }
@@ -110,7 +110,7 @@ impl Reference {
         }
         if woken && self.asked.contains(&n) {
             // It was polled in this turn because it was in doubt: this wake is for the next turn,
-            // and so is work that is left. (Q22)
+            // and so is work that is left. (open)
             self.signals.look().fired[n] = true;
             self.signals.look().list(n);
             return;
@@ -192,7 +192,7 @@ impl Reference {
                 slot.accepted += u64::from(place >= accepted);
                 slot.queue.push_back(item);
             } else if self.settings.multicast {
-                self.discard(n, item, "overflowed"); // Q4
+                self.discard(n, item, "overflowed"); // a copy is not unmatched (open)
             } else {
                 self.unmatched(item);
             }
@@ -224,7 +224,7 @@ impl Reference {
     }
 
     /// Removes an attachment. `why` is the reason, or the operation that failed. Its sink is
-    /// dropped, then its queue, `item` and what is on its way to it alone are discarded. (Q5)
+    /// dropped, then its queue, `item` and what is on its way to it alone are discarded. (open)
     pub(super) fn end(&mut self, n: usize, why: &'static str, item: Option<Item>) {
         let item = self.forget_on_walk(n).or(item);
         if self[n].leaving.is_none() {

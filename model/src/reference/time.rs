@@ -20,7 +20,7 @@ impl Reference {
             return;
         }
         self.ticks.1 = read_in;
-        // It counts for flushes even if it is absorbed by one that is kept. (Q26)
+        // It counts for flushes even if it is absorbed by one that is kept. (open)
         self.lingering = self.lingering.map(|ticks| ticks + 1);
         if self.lingering.is_some_and(|ticks| ticks >= self.settings.linger) {
             self.lingering = None;
@@ -69,7 +69,7 @@ impl Reference {
             let n = self.timers[place];
             self.sweep = Some(Sweep { tick, left: place, waited });
             self.settle_sweep();
-            // It may have been moved here after it got the tick, or have joined later. (Q29)
+            // It may have been moved here after it got the tick, or have joined later. (open)
             if self[n].last_tick < tick {
                 self[n].last_tick = tick;
                 self.give_tick(n, waited);
@@ -89,7 +89,7 @@ impl Reference {
             slot.woke_itself &= pending;
         }
         if !(pending || is_queued || slot.flushing) {
-            slot.stalled = 0; // Q11
+            slot.stalled = 0; // nothing waits for it (open)
         } else if slot.woke_itself || pending && !fired {
             slot.stalled += 1;
         }

@@ -1,5 +1,5 @@
-//! The numbers that decide when sinks are flushed. Tests that need them include this file, so that
-//! a number is changed here and nowhere else.
+//! The numbers that decide when sinks are flushed. The package `model` includes this file, so that
+//! tests take the numbers from it. Only the unit tests of `patience` repeat some.
 
 /// How many further items and copies pay for the flush of each sink that waits for one.
 ///
