@@ -36,7 +36,7 @@ use crate::totals::Totals;
 use beyond::Beyond;
 use multicast::Walk;
 
-pub(crate) use items::{SlowPath, Unrouted};
+pub(crate) use items::{IfUnknown, SlowPath, Unrouted};
 
 pub(crate) struct Router<K, S, V, H, B> {
     slots: Slots<K, S, V, B>,
@@ -170,7 +170,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     /// Returns `true` if items may be routed: the input is not over, no sink holds it up, and no
     /// item is on its way through a group.
     #[inline]
-    pub(crate) fn is_open(&self) -> bool {
+    pub(crate) fn may_route(&self) -> bool {
         self.slots.queues().is_open() && self.walk.is_none() && self.ending.is_none()
     }
 
@@ -207,7 +207,7 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
             || self.is_closing()
             || self.slots.is_sweeping()
             || self.is_done() // but not freed yet
-            || self.overtaken.is_some() && self.is_open()
+            || self.overtaken.is_some() && self.may_route()
     }
 
     /// Frees the tables of the slots, when all slots are gone. Returns `true` when that is done.

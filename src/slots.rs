@@ -5,7 +5,8 @@
 //! 1. Of the slots that receive under a key, the first one, the *head*, is found by the key. So is
 //!    the first one of those that are leaving.
 //! 2. Receiving slots that share a key are a group, which the head stands for. So are leaving slots
-//!    that share a key. A group exists until its last member is gone.
+//!    that share a key. A group exists until its last member is gone, or until an item for it
+//!    finds one member alone.
 //! 3. `catch_all` names a slot that receives.
 //! 4. Every slot has a waker, registered under its id.
 //! 5. A slot whose sink took an item since its last flush is in the flush list, unless its sink is
@@ -80,7 +81,7 @@ pub(crate) enum SharedQueue {
 }
 
 /// What the router has to know of a slot that has begun to leave.
-pub(crate) struct Left<V> {
+pub(crate) struct Departure<V> {
     /// No slot receives under its key any more.
     pub(crate) frees_key: bool,
     /// The items that waited for it beyond its limit.
@@ -230,10 +231,14 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         self.slot(id).recipient(&self.extras)
     }
 
-    /// How many items are queued for a slot, and how many of these are beyond its buffer.
-    pub(crate) fn queue_len(&self, id: SlotId) -> (usize, usize) {
-        let slot = self.slot(id);
-        (slot.queue_len(&self.extras), slot.beyond_len(&self.extras))
+    /// How many items are queued for a slot.
+    pub(crate) fn queue_len(&self, id: SlotId) -> usize {
+        self.slot(id).queue_len(&self.extras)
+    }
+
+    /// How many of the items that are queued for a slot are beyond its buffer.
+    pub(crate) fn beyond_len(&self, id: SlotId) -> usize {
+        self.slot(id).beyond_len(&self.extras)
     }
 
     /// How many items may be queued for a slot.

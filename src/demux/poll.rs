@@ -14,7 +14,7 @@ use crate::hooks::Hooks;
 use crate::key::sealed::{AttachOnDemand, FindByKey};
 use crate::order::{Attachable, IntoOrder, Order, Orders};
 use crate::router::budget::Budget;
-use crate::router::{SlowPath, Unrouted};
+use crate::router::{IfUnknown, SlowPath, Unrouted};
 use crate::slots::ready::ORDERS;
 use crate::totals::Totals;
 
@@ -36,7 +36,7 @@ where
         self.as_mut().poll_sinks();
         self.as_mut().poll_input(&mut turn, cx);
         self.as_mut().flush_before_sleep(&turn);
-        if let Some(totals) = self.as_mut().finish(&mut turn) {
+        if let Some(totals) = self.as_mut().complete(&mut turn) {
             return Poll::Ready(totals);
         }
         self.sleep(&turn, cx);
@@ -46,7 +46,7 @@ where
 
 /// The state of one call of `poll`.
 struct Turn {
-    /// Sinks were polled that are in doubt, and all of them are settled.
+    /// No sink is in doubt after those that were have been polled, so items may be read.
     doubts_settled: bool,
     /// No order or ended lease that is known comes before the next item.
     orders_read: bool,
@@ -228,7 +228,7 @@ where
                     return;
                 }
                 Read::Ended => {
-                    self.project().router.finish();
+                    self.project().router.end_input();
                     return;
                 }
             }
@@ -239,14 +239,17 @@ where
     /// `true` if the next one may be read.
     fn may_read(self: Pin<&mut Self>, turn: &Turn) -> bool {
         let this = self.project();
-        if !turn.orders_read || !this.router.is_open() {
+        if !turn.orders_read || !this.router.may_route() {
             return false;
         }
         if this.router.has_overtaken() {
-            let orders_known = *this.orders_state != OrdersState::Doubted;
-            this.router.route_overtaken(this.key, orders_known, &mut this.budget.items);
+            let if_unknown = match *this.orders_state {
+                OrdersState::Doubted => IfUnknown::Wait,
+                _ => IfUnknown::Route,
+            };
+            this.router.route_overtaken(this.key, if_unknown, &mut this.budget.items);
         }
-        this.router.is_open() && !this.router.has_overtaken() && !this.budget.items.is_spent()
+        this.router.may_route() && !this.router.has_overtaken() && !this.budget.items.is_spent()
     }
 
     /// Reads and routes as many items as may be read before a flush is due.
@@ -320,13 +323,14 @@ where
         let this = self.as_mut().project();
         let items = &mut this.budget.items;
         let left = items.left();
-        this.router.route_slow(this.key, path, this.orders.is_none(), items);
+        let if_unknown = if this.orders.is_none() { IfUnknown::Route } else { IfUnknown::Wait };
+        this.router.route_slow(this.key, path, if_unknown, items);
         if this.router.has_overtaken() {
             if let Some(read) = self.as_mut().route_unknown() {
                 return Some(read);
             }
         }
-        let is_interrupted = !self.router.is_open() || self.budget.items.left() != left;
+        let is_interrupted = !self.router.may_route() || self.budget.items.left() != left;
         if is_interrupted { Some(Read::Some) } else { None }
     }
 
@@ -346,7 +350,7 @@ where
         if *this.orders_state != OrdersState::Quiet || this.router.ready().signals() != 0 {
             return Some(Read::Overtaken);
         }
-        this.router.route_overtaken(this.key, true, &mut this.budget.items);
+        this.router.route_overtaken(this.key, IfUnknown::Route, &mut this.budget.items);
         None
     }
 
@@ -369,7 +373,7 @@ where
 
     /// Completes if everything is done. Orders that arrived with the last close are applied within
     /// what is left of the budget; any further ones are dropped unread.
-    fn finish(mut self: Pin<&mut Self>, turn: &mut Turn) -> Option<Totals> {
+    fn complete(mut self: Pin<&mut Self>, turn: &mut Turn) -> Option<Totals> {
         if self.router.is_done() {
             self.as_mut().poll_orders(turn);
         }
@@ -394,7 +398,7 @@ where
         if this.orders.is_some() && may_have_order
             || this.order.is_some()
             || router.has_work()
-            || router.is_open() && !turn.is_dry
+            || router.may_route() && !turn.is_dry
         {
             cx.waker().wake_by_ref();
         } else {

@@ -101,7 +101,7 @@ where
     ) -> Drained {
         let members = self.slots.group(group);
         let owner = members.head().unwrap_or(id);
-        let share = self.slots.queue_len(owner).0.div_ceil(members.len());
+        let share = self.slots.queue_len(owner).div_ceil(members.len());
         let mut left = share;
         let drained = self.drain_queue(id, owner, &mut left, polls);
         if matches!(drained, Drained::Gone) || self.slots.shared_group(id).is_none() {
@@ -165,7 +165,7 @@ where
         match self.drain_member(id, group, polls) {
             Drained::Gone => {}
             _ if !self.slots.slot(id).receives() => self.close_if_leaving(id),
-            Drained::Left => self.slots.ready().list(id),
+            Drained::Partly => self.slots.ready().list(id),
             Drained::Empty => {}
             Drained::Unready => self.slots.slot_mut(id).set_full(),
         }

@@ -174,7 +174,7 @@ where
                     self.slots.slot_mut(id).set_full();
                     self.apply_policy_beyond(self.own_queue(id), items);
                 }
-                Drained::Left => self.slots.ready().list(id),
+                Drained::Partly => self.slots.ready().list(id),
                 Drained::Gone => {}
                 Drained::Empty => self.close_if_leaving(id),
             }
@@ -232,7 +232,7 @@ where
         while self.beyond.comparisons < most {
             let Some(mut item) = items.next() else { return };
             // Nothing in the queue is beyond the buffer now.
-            let has_room = self.slots.queue_len(id).0 < room;
+            let has_room = self.slots.queue_len(id) < room;
             match self.slots.slot(id).overflow() {
                 Overflow::Conflate => match self.conflate(id, item) {
                     Some(unlike) => item = unlike,

@@ -11,7 +11,7 @@ use super::{Ending, Router, Sharing};
 use crate::hooks::{Detached, Discarded, Hooks, Recipient};
 use crate::slots::id::SlotId;
 use crate::slots::slot::LeaveReason;
-use crate::slots::{Left, Remains, SharedQueue};
+use crate::slots::{Departure, Remains, SharedQueue};
 
 impl<K, S, V, H, B> Router<K, S, V, H, B>
 where
@@ -21,7 +21,7 @@ where
     B: BuildHasher,
 {
     /// The input is over: it is not polled any more.
-    pub(crate) fn finish(&mut self) {
+    pub(crate) fn end_input(&mut self) {
         self.ending.get_or_insert(Ending { cursor: 0, aborts: false });
         self.unblock();
     }
@@ -69,7 +69,7 @@ where
         if self.walk.is_some() {
             self.offer_before_leaving(id);
         }
-        let Left { frees_key, surplus } = self.slots.leave(id, reason, shared);
+        let Departure { frees_key, surplus } = self.slots.leave(id, reason, shared);
         if frees_key {
             self.ledger.hooks_mut().key_detached(self.slots.recipient(id).key);
         }

@@ -28,6 +28,15 @@ impl<K, V> Unrouted<K, V> {
     }
 }
 
+/// What happens to an item whose key is not attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IfUnknown {
+    /// A sink is attached on demand, or the catch-all gets it, or it is unmatched.
+    Route,
+    /// It waits as if an order had overtaken it: there may be an order that attaches its key.
+    Wait,
+}
+
 /// Why an item cannot be sent on the hot path.
 pub(crate) enum SlowPath<K, V, E> {
     /// No slot has its key.
@@ -106,21 +115,21 @@ where
     /// Routes an item that cannot be sent on the hot path. `items` is what may be spent on the
     /// members of its group except the first.
     ///
-    /// Unless `orders_known`, there may be an order for a key that is not attached: an item with
-    /// such a key waits as if an order had overtaken it.
     #[cold]
     #[inline(never)]
     pub(crate) fn route_slow<F>(
         &mut self,
         key: &mut F,
         path: SlowPath<K, V, S::Error>,
-        orders_known: bool,
+        if_unknown: IfUnknown,
         items: &mut Allowance,
     ) where
         F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
     {
         let path = match self.resolve(path) {
-            SlowPath::Unknown(unrouted) if !orders_known => return self.overtake(unrouted),
+            SlowPath::Unknown(unrouted) if if_unknown == IfUnknown::Wait => {
+                return self.overtake(unrouted);
+            }
             SlowPath::Unknown(unrouted) if !self.is_finished() => {
                 match key.attach_for(&unrouted.item) {
                     None => SlowPath::Unknown(unrouted),
@@ -195,14 +204,14 @@ where
     pub(crate) fn route_overtaken<F>(
         &mut self,
         key: &mut F,
-        orders_known: bool,
+        if_unknown: IfUnknown,
         items: &mut Allowance,
     ) where
         F: FindByKey<V, K> + AttachOnDemand<V, K, S>,
     {
         if let Some(unrouted) = self.overtaken.take() {
             let path = self.look_up(key, unrouted);
-            self.route_slow(key, path, orders_known, items);
+            self.route_slow(key, path, if_unknown, items);
         }
     }
 
@@ -260,9 +269,9 @@ where
         let mut slot = self.slots.slot_mut(id);
         match slot.send::<false>(item, &now) {
             Ok(()) => {
-                let is_open = slot.accept();
+                let may_take_more = slot.accept();
                 self.ledger.delivered();
-                if !is_open {
+                if !may_take_more {
                     self.reach_limit(id);
                 }
             }

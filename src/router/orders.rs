@@ -6,7 +6,7 @@ use core::mem;
 use futures_sink::Sink;
 
 use super::budget::{Allowance, Budget};
-use super::{Ending, Router, Sharing, Unrouted};
+use super::{Ending, IfUnknown, Router, Sharing, Unrouted};
 use crate::hooks::{Detached, Hooks, Recipient};
 use crate::key::sealed::{AttachOnDemand, FindByKey};
 use crate::lease::LeaseRequest;
@@ -61,8 +61,8 @@ where
             }
             Order::Tick => self.tick(),
             Order::Finish => {
-                self.finish();
-                self.route_overtaken(key, true, items);
+                self.end_input();
+                self.route_overtaken(key, IfUnknown::Route, items);
             }
             Order::Abort => self.abort(),
         }
@@ -163,7 +163,7 @@ where
 
     /// Everything ends at once: what waits is discarded, and all sinks are dropped.
     fn abort(&mut self) {
-        self.finish();
+        self.end_input();
         self.ending = Some(Ending { cursor: 0, aborts: true });
         if let Some(Unrouted { item, .. }) = self.overtaken.take() {
             self.ledger.unmatched(item);

@@ -23,7 +23,7 @@ pub(super) enum Drained {
     /// It is not ready.
     Unready,
     /// It has taken its share, or the allowance is spent.
-    Left,
+    Partly,
     /// Its slot is gone.
     Gone,
 }
@@ -85,7 +85,7 @@ where
         match self.drain(id, polls) {
             Drained::Empty | Drained::Unready => {}
             Drained::Gone => return,
-            Drained::Left => return self.slots.ready().list(id),
+            Drained::Partly => return self.slots.ready().list(id),
         }
         let slot = self.slots.slot(id);
         if slot.is_closable() {
@@ -126,7 +126,7 @@ where
                 return Drained::Unready;
             }
             if *share == 0 || !polls.spend() {
-                return Drained::Left;
+                return Drained::Partly;
             }
             match slot.poll_ready() {
                 Poll::Ready(Ok(())) => {}
@@ -162,13 +162,13 @@ where
         let fits = !slot.is_beyond();
         let mut slot = self.slots.slot_mut(id);
         let sent = slot.send::<false>(item, &now);
-        let is_open = sent.is_err() || !accepts || slot.accept();
+        let may_take_more = sent.is_err() || !accepts || slot.accept();
         if fits {
             self.unblock_from(owner);
         }
         sent?;
         self.ledger.delivered();
-        if is_open || !self.slots.slot(id).receives() {
+        if may_take_more || !self.slots.slot(id).receives() {
             return Ok(left);
         }
         self.leave(id, LeaveReason::Limited);

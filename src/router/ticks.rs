@@ -27,9 +27,6 @@ where
     pub(crate) fn sweep(&mut self, ticks: &mut Allowance, sinks: &mut Allowance) {
         while self.slots.is_sweeping() && ticks.spend() {
             let Some((id, expired)) = self.slots.sweep_next() else { return };
-            if self.is_aborted() {
-                continue; // all are evicted
-            }
             match expired {
                 Some(Expired::Stalled) => self.remove(id, Detached::Stalled),
                 Some(Expired::Idle) => {

@@ -99,7 +99,8 @@ impl<K, S, V, B> Slots<K, S, V, B> {
         let room = members.room();
         if self.slot(head).overflow() == Overflow::Wait {
             // What fits now is not beyond the buffer any more.
-            let (len, beyond) = self.queue_len(head);
+            let len = self.queue_len(head);
+            let beyond = self.beyond_len(head);
             self.slot_mut(head).set_beyond(beyond.min(len.saturating_sub(room)));
         }
         if self.slot(head).is_queued() {
@@ -132,7 +133,8 @@ impl<K, S, V, B> Slots<K, S, V, B> {
     pub(super) fn take_part(&mut self, id: SlotId, group: usize) {
         let members = self.group(group);
         let Some(head) = members.head() else { return };
-        let (len, beyond) = self.queue_len(head);
+        let len = self.queue_len(head);
+        let beyond = self.beyond_len(head);
         let part = len.div_ceil(members.len() + 1);
         let mut slot = self.slot_mut(head);
         let items = slot.take_front(part);

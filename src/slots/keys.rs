@@ -8,7 +8,7 @@ use super::group::Group;
 use super::id::SlotId;
 use super::slot::{LeaveReason, Slot, SlotMut, Stage};
 use super::store::narrow;
-use super::{Left, NewSlot, Remains, SharedQueue, Slots};
+use super::{Departure, NewSlot, Remains, SharedQueue, Slots};
 use crate::key::sealed::Directory;
 use crate::lease::LeaseRequest;
 
@@ -90,7 +90,7 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let Some(head) = self.receiver(key) else { return 0 };
-        let len = |id: SlotId| self.queue_len(id).0;
+        let len = |id: SlotId| self.queue_len(id);
         match self.group_of(head) {
             None => len(head),
             Some((group, _)) => self.group(group).members().map(len).sum(),
@@ -219,7 +219,7 @@ where
         id: SlotId,
         reason: LeaveReason,
         shared: SharedQueue,
-    ) -> Left<V> {
+    ) -> Departure<V> {
         let frees_key = self.is_only_receiver(id);
         let heirs = self.heirs(id);
         self.begin_to_leave(id, reason);
@@ -230,7 +230,7 @@ where
                 self.take_part(id, group);
             }
         }
-        Left { frees_key, surplus: self.slot_mut(id).split_surplus() }
+        Departure { frees_key, surplus: self.slot_mut(id).split_surplus() }
     }
 
     fn begin_to_leave(&mut self, id: SlotId, reason: LeaveReason) {
