@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
@@ -38,6 +38,10 @@ pub struct Board {
     started: Instant,
     draining: AtomicBool,
     totals: Lock<Totals>,
+    /// Messages that subscriptions to the latest value have taken from the demux and hold back.
+    held_back: AtomicI64,
+    /// Those that they have discarded.
+    taken_back: AtomicU64,
     keys: Lock<Keys>,
     source: Lock<Source>,
     blocked: Lock<Option<Blocked>>,
@@ -151,6 +155,8 @@ impl Board {
             started: Instant::now(),
             draining: AtomicBool::new(false),
             totals: Lock::default(),
+            held_back: AtomicI64::new(0),
+            taken_back: AtomicU64::new(0),
             keys: Lock::default(),
             source: Lock::new(source),
             blocked: Lock::default(),
@@ -213,11 +219,28 @@ impl Board {
 
     pub fn set_totals(&self, totals: Totals) {
         *self.totals.lock() = totals;
-        self.queued.set(totals.queued.try_into().unwrap_or(i64::MAX));
+        self.queued.set(self.totals().queued.try_into().unwrap_or(i64::MAX));
     }
 
+    /// Returns the counts of the demux. Messages that a subscription to the latest value has taken
+    /// and not sent are not delivered: they wait, or were discarded.
     pub fn totals(&self) -> Totals {
-        *self.totals.lock()
+        let mut totals = *self.totals.lock();
+        let held_back = u64::try_from(self.held_back.load(Relaxed)).unwrap_or(0);
+        let taken_back = self.taken_back.load(Relaxed);
+        totals.delivered = totals.delivered.saturating_sub(held_back + taken_back);
+        totals.queued += held_back;
+        totals
+    }
+
+    /// Counts messages that a subscription to the latest value has taken and holds back.
+    pub fn held_back(&self, difference: i64) {
+        self.held_back.fetch_add(difference, Relaxed);
+    }
+
+    /// Counts a message that such a subscription has discarded.
+    pub fn taken_back(&self) {
+        self.taken_back.fetch_add(1, Relaxed);
     }
 
     pub fn source_up(&self) {

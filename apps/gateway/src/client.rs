@@ -132,7 +132,7 @@ pub async fn serve(
     let (notices, mut received) = mpsc::unbounded();
     let config = &gateway.config;
     let share = Share::new(config.share(), Arc::clone(&gateway.budget), config.overflow);
-    let share = Arc::new(share);
+    let share = Arc::new(share.most_latest(config.share_of_latest()));
     let outlet = Arc::new(Outlet::new(socket, Arc::clone(&share)));
     let connected = Connected::new(&gateway, address, &outlet, &share, notices.clone());
     let mut client = Client {
@@ -541,8 +541,8 @@ mod tests {
     }
 
     impl Site {
-        async fn start() -> Self {
-            let config = Config::parse_from(["gateway", "--history", "9"]);
+        async fn start(options: &[&str]) -> Self {
+            let config = Config::parse_from(["gateway"].iter().chain(options));
             let board = Arc::new(Board::new(&config));
             let registry = Arc::new(Registry::default());
             let hooks = GatewayHooks {
@@ -643,7 +643,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_while_a_message_is_sent_ends_its_client_and_no_other() {
-        let site = Site::start().await;
+        let site = Site::start(&["--history", "9"]).await;
         let mut other = site.subscriber(json!({ "type": "subscribe", "key": "tea" })).await;
         until(&mut other, "subscribed").await;
         // In the task of the demux, and then from the history.
@@ -670,7 +670,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_in_the_task_of_a_client_gives_its_place_back() {
-        let site = Site::start().await;
+        let site = Site::start(&["--history", "9"]).await;
         let mut other = site.subscriber(json!({ "type": "subscribe", "key": "tea" })).await;
         until(&mut other, "subscribed").await;
         let keys = ["tea", "a panic"];
@@ -681,6 +681,70 @@ mod tests {
         let totals = || site.gateway.board.totals();
         while totals().detached < totals().attached - 1 {
             sleep(Duration::from_millis(5)).await; // its subscriptions end, too
+        }
+    }
+    /// The broker delivers no more if too many messages are unacknowledged.
+    #[tokio::test]
+    async fn messages_that_wait_for_the_latest_value_are_acknowledged_beyond_the_share_of_a_client()
+    {
+        const KEYS: usize = 20;
+        for policy in ["wait", "drop-oldest"] {
+            // Its share is one message.
+            let options = ["--amqp", "amqp://127.0.0.1", "--prefetch", "64", "--overflow", policy];
+            let site = Site::start(&options).await;
+            let keys: Vec<String> = (0..KEYS).map(|key| format!("key {key}")).collect();
+            let request = json!({ "type": "subscribe", "keys": keys, "latest": true, "rate": 1 });
+            let mut client = site.subscriber(request).await;
+            for _ in &keys {
+                until(&mut client, "subscribed").await;
+            }
+            let (fates, mut received) = mpsc::unbounded_channel();
+            for round in 0..3 {
+                for (number, key) in keys.iter().enumerate() {
+                    let tag = (round * KEYS + number) as u64;
+                    let delivery = Delivery::new(tag, false, fates.clone());
+                    let body = round.to_string();
+                    let message =
+                        Message::of(key.as_str().into(), body.as_bytes(), true, Some(delivery));
+                    assert_eq!(site.input.send(message).await, Ok(()));
+                }
+            }
+            // Nothing is read yet, and the last value of each key waits for its turn.
+            let settled = async {
+                for _ in 0..3 * KEYS - 2 {
+                    let fate = received.recv().await.unwrap();
+                    assert_eq!(fate.verdict, Verdict::Acknowledge);
+                }
+            };
+            timeout(Duration::from_secs(60), settled).await.expect("they are acknowledged");
+            let totals = site.gateway.board.totals();
+            assert!(totals.queued >= 2, "{policy}: {totals:?}");
+            let mut last = HashMap::new();
+            let reading = async {
+                while last.len() < KEYS || last.values().any(|value| *value != 2) {
+                    let frame = client.next().await.expect("it stays connected").unwrap();
+                    let Received::Text(text) = frame else { continue };
+                    let message: Value = serde_json::from_str(&text).unwrap();
+                    let value = message["json"].as_u64().unwrap();
+                    assert!(last.insert(message["key"].to_string(), value) <= Some(value));
+                }
+            };
+            timeout(Duration::from_secs(60), reading).await.expect("the last of each key comes");
+            let done = async {
+                loop {
+                    let totals = site.gateway.board.totals();
+                    if totals.queued == 0 {
+                        break totals;
+                    }
+                    sleep(Duration::from_millis(5)).await;
+                }
+            };
+            let totals = timeout(Duration::from_secs(60), done).await.expect("nothing waits");
+            assert_eq!(
+                totals.delivered,
+                site.gateway.board.delivered.get(),
+                "{policy}: {totals:?}"
+            );
         }
     }
 }

@@ -201,9 +201,18 @@ impl Config {
     /// all older unacknowledged ones (rabbitmq-server, issue 1511). There is no limit without a
     /// broker, where the queues are the bound, or with `wait`, which blocks the input by design.
     pub fn share(&self) -> usize {
-        match (&self.amqp, self.overflow) {
-            (None, _) | (_, Policy::Wait) => usize::MAX,
-            _ => usize::from(self.broker.prefetch.get() / 64).max(1),
+        match self.overflow {
+            Policy::Wait => usize::MAX,
+            _ => self.share_of_latest(),
+        }
+    }
+
+    /// Returns how many messages may wait for one client when a subscription to the latest value has
+    /// another one, which has to be given up. Such a subscription never blocks the input.
+    pub fn share_of_latest(&self) -> usize {
+        match &self.amqp {
+            None => usize::MAX,
+            Some(_) => usize::from(self.broker.prefetch.get() / 64).max(1),
         }
     }
 }

@@ -37,7 +37,12 @@ pub const PLANTED: &str = "planted";
 /// One copy of a message. Copies share the contents.
 pub struct Message {
     shared: Arc<Shared>,
+    /// The broker waits for this copy. `None` without a broker, and for a copy that was
+    /// [given up](Message::give_up).
+    delivery: Option<Arc<Delivery>>,
     end: End,
+    /// It counts as waiting for its client.
+    counts: bool,
 }
 
 /// What has become of a copy.
@@ -56,7 +61,6 @@ struct Shared {
     body: Body,
     /// The binary form, built when the first client needs it.
     binary: OnceLock<Bytes>,
-    delivery: Option<Delivery>,
     /// Counts the bytes while the message waits for clients or is kept.
     charge: Option<Charge>,
     is_kept: bool,
@@ -125,20 +129,17 @@ impl Message {
     pub fn of(key: Key, body: &[u8], is_json: bool, delivery: Option<Delivery>) -> Self {
         let is_again = delivery.as_ref().is_some_and(|delivery| delivery.redelivered);
         let (frame, body) = to_json(&key, body, is_json, is_again);
-        Self::from(Shared {
+        let shared = Shared {
             key,
             frame: frame.into(),
             body,
             binary: OnceLock::new(),
-            delivery,
             charge: None,
             is_kept: false,
             at: 0,
-        })
-    }
-
-    fn from(shared: Shared) -> Self {
-        Self { shared: Arc::new(shared), end: End::Unknown }
+        };
+        let delivery = delivery.map(Arc::new);
+        Self { shared: Arc::new(shared), delivery, end: End::Unknown, counts: true }
     }
 
     /// Sets the position. Has an effect only before the message is cloned.
@@ -154,16 +155,16 @@ impl Message {
 
     /// Returns a copy for the history, which does not delay the acknowledgement.
     pub fn to_keep(&self, budget: &Arc<Budget>) -> Self {
-        Self::from(Shared {
+        let shared = Shared {
             key: Key::clone(&self.shared.key),
             frame: self.shared.frame.clone(),
             body: self.shared.body.clone(),
             binary: OnceLock::new(),
-            delivery: None,
             charge: Some(budget.charge(self.size())),
             is_kept: true,
             at: self.at(),
-        })
+        };
+        Self { shared: Arc::new(shared), delivery: None, end: End::Unknown, counts: false }
     }
 
     pub fn at(&self) -> u64 {
@@ -201,6 +202,24 @@ impl Message {
         self.end = End::Lost;
     }
 
+    /// Gives this copy up: it can still be sent, but does not delay the acknowledgement, nor count as
+    /// waiting.
+    pub fn give_up(mut self) -> Self {
+        let given_up = Self {
+            shared: Arc::clone(&self.shared),
+            delivery: None,
+            end: End::Unknown,
+            counts: false,
+        };
+        self.end = End::Settled;
+        given_up
+    }
+
+    /// Returns `true` if it counts as waiting for its client: it is not kept, and was not given up.
+    pub fn counts(&self) -> bool {
+        self.counts
+    }
+
     /// Returns the message as JSON.
     pub fn frame(&self) -> Utf8Bytes {
         #[cfg(test)]
@@ -224,13 +243,15 @@ impl Message {
 
 impl Clone for Message {
     fn clone(&self) -> Self {
-        Self { shared: Arc::clone(&self.shared), end: End::Unknown }
+        let Self { shared, delivery, counts, .. } = self;
+        let (shared, delivery) = (Arc::clone(shared), delivery.clone());
+        Self { shared, delivery, end: End::Unknown, counts: *counts }
     }
 }
 
 impl Drop for Message {
     fn drop(&mut self) {
-        if let Some(delivery) = &self.shared.delivery {
+        if let Some(delivery) = &self.delivery {
             // The drop of the last copy sees it, as the reference count orders it.
             match self.end {
                 End::Settled => {}
@@ -417,6 +438,19 @@ mod tests {
         message.clone().lose();
         drop(message);
         assert!(matches!(received.try_recv(), Ok(Fate { tag: 7, verdict: Verdict::Repeat })));
+    }
+
+    #[test]
+    fn a_copy_that_is_given_up_does_not_delay_the_acknowledgement_of_the_others() {
+        let (message, mut received) = delivered();
+        let given_up = message.clone().give_up();
+        assert!(received.try_recv().is_err());
+        drop(given_up.clone());
+        message.settle();
+        assert!(matches!(received.try_recv(), Ok(Fate { tag: 7, verdict: Verdict::Acknowledge })));
+        assert!(given_up.frame().contains("body") && !given_up.counts());
+        drop(given_up);
+        assert!(received.try_recv().is_err());
     }
 
     #[test]

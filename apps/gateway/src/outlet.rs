@@ -22,6 +22,7 @@ use std::task::{Context, Poll, Wake, Waker, ready};
 
 use axum::extract::ws::{Message as Frame, WebSocket};
 use futures::{Sink, SinkExt, StreamExt, future};
+use stream_demux::Discarded;
 
 use crate::http::WRITE_BUFFER;
 use crate::lock::Lock;
@@ -311,34 +312,32 @@ impl Socket {
 pub struct Subscription {
     outlet: Arc<Outlet>,
     pub terms: Arc<Terms>,
-    /// Limits the rate of a subscription to the latest value.
-    pace: Option<Pace>,
+    /// `None` unless only the latest value matters.
+    latest: Option<Latest>,
+}
+
+/// Limits the rate of a subscription to the latest value.
+///
+/// A message that has to wait does so in the queue of the demux, where a newer one replaces it. But
+/// there it is unacknowledged. If too many wait for the client, it is given up, and waits here.
+struct Latest {
+    pace: Pace,
+    /// The next message is given up.
+    gives_up: bool,
+    /// The message that was given up. The next one replaces it.
+    given_up: Option<Message>,
 }
 
 impl Subscription {
     pub fn new(outlet: Arc<Outlet>, terms: Arc<Terms>) -> Self {
-        let pace = terms.latest.then(Pace::new);
-        Self { outlet, terms, pace }
-    }
-}
-
-impl Sink<Message> for Subscription {
-    type Error = Gone;
-
-    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Gone>> {
-        let Self { outlet, terms, pace } = &mut *self;
-        if let Some(pace) = pace {
-            ready!(pace.poll_due(terms, cx));
-            if terms.is_full() {
-                ready!(outlet.poll(cx, Socket::poll_flush))?; // which releases what was sent
-            }
-        }
-        outlet.poll(cx, Socket::poll_ready)
+        let latest = Latest { pace: Pace::new(), gives_up: false, given_up: None };
+        let latest = terms.latest.then_some(latest);
+        Self { outlet, terms, latest }
     }
 
-    fn start_send(mut self: Pin<&mut Self>, message: Message) -> Result<(), Gone> {
-        if let Some(pace) = &mut self.pace {
-            pace.sent();
+    fn write(&mut self, message: Message) -> Result<(), Gone> {
+        if let Some(latest) = &mut self.latest {
+            latest.pace.sent();
         }
         let at = message.at();
         let mut socket = self.outlet.lock();
@@ -351,12 +350,71 @@ impl Sink<Message> for Subscription {
         }
     }
 
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Gone>> {
-        self.outlet.poll(cx, Socket::poll_flush)
+    /// Sends the message that was given up, when it may be sent.
+    fn poll_given_up(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Gone>> {
+        let Some(latest) = self.latest.as_mut().filter(|latest| latest.given_up.is_some()) else {
+            return Poll::Ready(Ok(()));
+        };
+        ready!(latest.pace.poll_due(&self.terms, cx));
+        ready!(self.outlet.poll(cx, Socket::poll_ready))?;
+        let Some(message) = latest.given_up.take() else { return Poll::Ready(Ok(())) };
+        self.terms.given_up_sent();
+        Poll::Ready(self.write(message))
+    }
+
+    /// Sends what was given up, and flushes all that was sent.
+    fn poll_all(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Gone>> {
+        let sent = self.poll_given_up(cx)?;
+        ready!(self.outlet.poll(cx, Socket::poll_flush))?;
+        sent.map(Ok)
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        if self.latest.as_mut().and_then(|latest| latest.given_up.take()).is_some() {
+            self.terms.given_up_dropped(Discarded::Evicted);
+        }
+    }
+}
+
+impl Sink<Message> for Subscription {
+    type Error = Gone;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Gone>> {
+        let Self { outlet, terms, latest } = &mut *self;
+        if let Some(latest) = latest {
+            latest.gives_up = latest.given_up.is_some() || terms.has_too_many();
+            if latest.gives_up {
+                return Poll::Ready(Ok(()));
+            }
+            ready!(latest.pace.poll_due(terms, cx));
+            if terms.is_full() {
+                ready!(outlet.poll(cx, Socket::poll_flush))?; // which releases what was sent
+            }
+        }
+        outlet.poll(cx, Socket::poll_ready)
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, message: Message) -> Result<(), Gone> {
+        let Self { terms, latest, .. } = &mut *self;
+        match latest {
+            Some(latest) if latest.gives_up => {
+                if latest.given_up.replace(terms.give_up(message)).is_some() {
+                    terms.given_up_dropped(Discarded::Conflated);
+                }
+                Ok(())
+            }
+            _ => self.write(message),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Gone>> {
+        self.poll_all(cx)
     }
 
     /// The connection stays open: only this subscription ends.
-    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Gone>> {
-        self.outlet.poll(cx, Socket::poll_flush)
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Gone>> {
+        self.poll_all(cx)
     }
 }

@@ -14,6 +14,7 @@ use futures::channel::mpsc;
 use governor::{DefaultDirectRateLimiter, Quota};
 use serde::Deserialize;
 use serde_json::json;
+use stream_demux::Discarded;
 use tokio::time::{Sleep, sleep};
 
 use crate::board::Board;
@@ -31,6 +32,8 @@ use crate::outlet::Outlet;
 /// client that never reads, with a queue for each of its keys, from using all of them.
 pub struct Share {
     most: usize,
+    /// The same for subscriptions to the latest value, which give up what exceeds it.
+    most_latest: usize,
     budget: Arc<Budget>,
     policy: Policy,
     messages: AtomicUsize,
@@ -51,7 +54,12 @@ pub struct Lost {
 impl Share {
     pub fn new(most: usize, budget: Arc<Budget>, policy: Policy) -> Self {
         let (messages, bytes, held_up, lost) = Default::default();
-        Self { most, budget, policy, messages, bytes, held_up, lost }
+        Self { most, most_latest: usize::MAX, budget, policy, messages, bytes, held_up, lost }
+    }
+
+    /// Subscriptions to the latest value give up messages beyond this number.
+    pub fn most_latest(self, most_latest: usize) -> Self {
+        Self { most_latest, ..self }
     }
 
     /// Counts a time in which the input was blocked by this client.
@@ -96,9 +104,9 @@ impl Share {
         (self.most / 2).max(1)
     }
 
-    /// Releases the room of a message. Kept messages have none, as they do not wait.
+    /// Releases the room of a message, if it has any.
     pub fn give_back(&self, message: &Message) {
-        if !message.is_kept() {
+        if message.counts() {
             self.messages.fetch_sub(1, Ordering::Relaxed);
             self.bytes.fetch_sub(message.size(), Ordering::Relaxed);
         }
@@ -312,6 +320,31 @@ impl Terms {
             self.share.give_back(message);
         }
         within
+    }
+
+    /// Returns `true` if more messages wait for the client than may, the one included that is about
+    /// to be sent by this subscription to the latest value.
+    pub fn has_too_many(&self) -> bool {
+        self.share.messages.load(Ordering::Relaxed) > self.share.most_latest
+    }
+
+    /// Gives up a message, which waits on.
+    pub fn give_up(&self, message: Message) -> Message {
+        self.share.give_back(&message);
+        self.board.held_back(1);
+        message.give_up()
+    }
+
+    /// A message that was given up is sent.
+    pub fn given_up_sent(&self) {
+        self.board.held_back(-1);
+    }
+
+    /// A message that was given up is dropped. It was delivered as far as the demux knows.
+    pub fn given_up_dropped(&self, why: Discarded) {
+        self.board.held_back(-1);
+        self.board.taken_back();
+        self.board.discarded(&self.key, why);
     }
 
     /// Releases the room of an admitted message that was not sent.
