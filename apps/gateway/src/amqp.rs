@@ -71,6 +71,8 @@ pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often the mark is checked, and as many as [`BATCH`] wanted keys are bound again, in case an
 /// operator has removed their bindings. That costs the broker about a thousandth of a core.
 const AGAIN: Duration = Duration::from_secs(5);
+/// Within this time after the first, all channels of a lost connection have ended in the broker.
+const CHANNELS_END: Duration = Duration::from_secs(2);
 const CONSUMER: &str = "gateway";
 /// What the connections for publishing are named, after the gateway.
 pub const PUBLISHING: &str = ", publishing";
@@ -154,13 +156,21 @@ impl Broker {
             warn!(queue = %self.queue(), %error, "broker lost");
             self.overdue.learn(&error);
             self.channels.learn(&error);
-            if error.to_string().contains("in exclusive use") {
-                // By our last connection, until the broker notices that it is dead.
-                let heartbeat = u64::from(self.uri.query.heartbeat.unwrap_or(0));
-                if heartbeat > 0 && lost.elapsed() > Duration::from_secs(3 * heartbeat) {
-                    self.interest.interrupt_all(); // another gateway consumes the messages
+            let why = error.to_string();
+            if why.contains("in exclusive use") {
+                let (patience, advice) = if why.contains(&format!("'{}'", self.config.lock())) {
+                    // Our last connection has the lock until the broker notices that it is dead.
+                    let heartbeat = u64::from(self.uri.query.heartbeat.unwrap_or(0));
+                    let noticed = (heartbeat > 0).then(|| Duration::from_secs(3 * heartbeat));
+                    (noticed, "another gateway may have the same name: each needs its own --node")
+                } else {
+                    // Our last connection is gone, as we have the lock.
+                    (Some(CHANNELS_END), "another program consumes from the queue of this gateway")
+                };
+                if patience.is_some_and(|patience| lost.elapsed() > patience) {
+                    self.interest.interrupt_all(); // somebody else gets the messages
                 }
-                warn!("another gateway may have the same name: each needs its own --node");
+                warn!("{advice}");
             } else {
                 lost = Instant::now();
             }

@@ -25,6 +25,7 @@ use crate::demo;
 use crate::hooks::GatewayHooks;
 use crate::interest::Interest;
 use crate::link::Channels;
+use crate::log;
 use crate::publisher::Publisher;
 use crate::router::{self, Input, Orders};
 use crate::serve::{NEW, serve};
@@ -194,7 +195,9 @@ fn failed(gateway: &Gateway, part: &str, died: &Result<(), JoinError>) -> String
     format!("{part} has ended: {died:?}")
 }
 
+/// Writes the last line, after what was left out before it.
 fn log_totals(gateway: &Gateway) {
+    log::renew_limits();
     let totals = gateway.board.totals();
     info!(
         received = totals.received,

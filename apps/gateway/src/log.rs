@@ -51,8 +51,10 @@ pub static REFUSED: Limit = Limit::new("a message is refused, and dead-lettered"
 pub static NOT_TAKEN: Limit = Limit::new("the broker did not take a message");
 pub static NOT_READABLE: Limit = Limit::new("the broker does not allow a key to be read");
 pub static NOT_ACCEPTED: Limit = Limit::new("cannot accept a client");
+pub static REPLACED: Limit = Limit::new("the publishing connection is replaced");
 static PANICKED: Limit = Limit::new("a fault of the gateway: a task has panicked");
-const LIMITS: [&Limit; 5] = [&REFUSED, &NOT_TAKEN, &NOT_READABLE, &NOT_ACCEPTED, &PANICKED];
+const LIMITS: [&Limit; 6] =
+    [&REFUSED, &NOT_TAKEN, &NOT_READABLE, &NOT_ACCEPTED, &REPLACED, &PANICKED];
 
 impl Limit {
     const fn new(line: &'static str) -> Self {

@@ -33,7 +33,7 @@ use crate::amqp::{Broker, CLOSE_TIMEOUT, PUBLISHING, TIMEOUT, gone, table};
 use crate::board::Publishing;
 use crate::link::{Link, refusal};
 use crate::lock::Lock;
-use crate::log::NOT_TAKEN;
+use crate::log::{NOT_TAKEN, REPLACED};
 use crate::refusals::Refusals;
 use crate::source::PublishError;
 
@@ -325,7 +325,9 @@ impl<'a> Desk<'a> {
     fn replace(&mut self, link: Link) {
         self.next = None;
         if self.link.is_some() {
-            info!("the publishing connection is replaced, as it runs out of channels");
+            if REPLACED.allows() {
+                info!("the publishing connection is replaced, as it runs out of channels");
+            }
             self.broker.board.publisher_replaced.inc();
             self.number += 1;
             (self.status, self.events) =
