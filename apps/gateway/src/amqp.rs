@@ -79,6 +79,8 @@ pub const PUBLISHING: &str = ", publishing";
 
 /// The broker and its settings.
 pub struct Broker {
+    /// Cancelled when the gateway stops and the last post was answered, or is no longer waited for.
+    pub posted: CancellationToken,
     pub uri: AMQPUri,
     pub config: BrokerConfig,
     pub interest: Arc<Interest>,
@@ -165,7 +167,10 @@ impl Broker {
                     (noticed, "another gateway may have the same name: each needs its own --node")
                 } else {
                     // Our last connection is gone, as we have the lock.
-                    (Some(CHANNELS_END), "another program consumes from the queue of this gateway")
+                    (
+                        Some(CHANNELS_END),
+                        "another program may consume from the queue of this gateway",
+                    )
                 };
                 if patience.is_some_and(|patience| lost.elapsed() > patience) {
                     self.interest.interrupt_all(); // somebody else gets the messages
@@ -230,10 +235,12 @@ impl Broker {
             tokio::try_join!(
                 self.consume(&channel, input, grace, all_bound, (fates, &arrived), stop),
                 settle(&channel, &self.board, incoming, &arrived, &deadline, pause)
-            )
+            )?;
+            self.posted.cancelled().await;
+            Ok(())
         };
         tokio::select! {
-            moved = moving => moved.map(drop),
+            moved = moving => moved,
             Err(error) = self.bind(connection, &binding, bound, stop) => Err(error),
             Err(error) = desk.run() => Err(error),
             error = lost(&mut lock) => Err(error),

@@ -119,6 +119,7 @@ pub async fn publish(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
+    let _until_it_is_answered = gateway.posts.token();
     let published = try_publish(&gateway, &headers, body).await;
     let taken = published.as_ref().map_or_else(|not_taken| not_taken.taken, |taken| *taken);
     gateway.board.taken.inc_by(taken as u64);

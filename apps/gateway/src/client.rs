@@ -559,6 +559,7 @@ mod tests {
                 places: Arc::new(Semaphore::new(1)),
                 batches: Batches::new(1, 1),
                 clients: TaskTracker::new(),
+                posts: TaskTracker::new(),
                 is_local: true,
                 routed: CancellationToken::new(),
                 stuck: AtomicU64::new(0),

@@ -11,7 +11,7 @@ use futures::future::{self, OptionFuture};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{JoinError, JoinHandle};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
@@ -44,6 +44,8 @@ pub struct Gateway {
     pub places: Arc<Semaphore>,
     pub batches: Batches,
     pub clients: TaskTracker,
+    /// Posts that were received and are not answered.
+    pub posts: TaskTracker,
     /// `true` if it listens on a loopback address.
     pub is_local: bool,
     /// Cancelled when all messages are delivered: clients are then disconnected.
@@ -107,11 +109,12 @@ pub async fn run(config: Config) -> Result<(), String> {
     let budget = Arc::new(Budget::new(config.max_queued));
     let (input, orders, mut routing) =
         router::start(&config, hooks, interruptions_in, Arc::clone(&budget));
-    let stop = CancellationToken::new();
+    let (stop, posted) = (CancellationToken::new(), CancellationToken::new());
     let (source, mut consuming) = match &config.amqp {
         None => (Source::Embedded(input.clone()), None),
         Some(uri) => {
             let broker = Arc::new(Broker {
+                posted: posted.clone(),
                 uri: uri.clone(),
                 config: config.broker.clone(),
                 interest,
@@ -130,6 +133,7 @@ pub async fn run(config: Config) -> Result<(), String> {
         places: Arc::new(Semaphore::new(config.max_connections as usize)),
         batches: Batches::new(config.max_batch, config.max_body),
         clients: TaskTracker::new(),
+        posts: TaskTracker::new(),
         is_local: address.ip().is_loopback(),
         routed: CancellationToken::new(),
         stuck: AtomicU64::new(0),
@@ -174,7 +178,7 @@ pub async fn run(config: Config) -> Result<(), String> {
     }
     gateway.board.drain();
     stop.cancel();
-    let leaving = leave(&gateway, &input, routing, consuming);
+    let leaving = leave(&gateway, &input, routing, consuming, &posted);
     let leaving = async {
         leaving.await;
         stop_serving.cancel();
@@ -216,8 +220,10 @@ async fn leave(
     input: &Input,
     mut routing: JoinHandle<()>,
     consuming: Option<JoinHandle<()>>,
+    posted: &CancellationToken,
 ) {
-    let drained = timeout(gateway.config.drain, future::join(input.end(), &mut routing)).await;
+    let deadline = Instant::now() + gateway.config.drain;
+    let drained = timeout_at(deadline, future::join(input.end(), &mut routing)).await;
     if drained.is_err() {
         warn!("clients did not take their messages in time and are cut off");
         routing.abort(); // its messages are not settled
@@ -228,9 +234,15 @@ async fn leave(
     gateway.routed.cancel();
     gateway.clients.close();
     gateway.clients.wait().await; // each takes no longer than the close timeout
-    if let Some(consuming) = consuming {
+    // The broker confirms the posts under way.
+    gateway.posts.close();
+    let _ = timeout_at(deadline, gateway.posts.wait()).await;
+    posted.cancel();
+    if let Some(mut consuming) = consuming {
         // Send the remaining acknowledgements before the connection is closed.
-        let _ = timeout(2 * TIMEOUT, consuming).await;
+        if timeout(2 * TIMEOUT, &mut consuming).await.is_err() {
+            consuming.abort(); // which answers the posts that the broker does not confirm
+        }
     }
 }
 

@@ -174,6 +174,7 @@ pub async fn answer(gateway: &Gateway, app: &Router, request: Request) -> Respon
 }
 
 async fn publish(gateway: &Gateway, request: Request) -> Response {
+    let _until_it_is_answered = gateway.posts.token();
     let published = try_publish(gateway, request).await;
     match &published {
         Ok(_) => gateway.board.taken.inc(),

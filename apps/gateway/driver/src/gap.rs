@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
-use futures::SinkExt;
+use futures::{SinkExt, StreamExt};
 use lapin::options::{
-    BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, ExchangeDeleteOptions,
-    QueueDeclareOptions,
+    BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions,
+    ExchangeDeleteOptions, QueueDeclareOptions,
 };
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
@@ -67,6 +67,8 @@ enum Case {
     Unbound,
     /// An operator deletes the exchange, and declares it again
     Redeclared,
+    /// Another program consumes from the queue while the gateway is stopped, and keeps it out for a while
+    Stolen,
     /// The connection of one client is reset while it does not read
     Reset,
     /// A client that does not read resets its connection again and again; without `--history`
@@ -99,6 +101,7 @@ impl Gap {
                 Case::First => self.first().await,
                 Case::Unbound => self.unbound().await,
                 Case::Redeclared => self.redeclared().await,
+                Case::Stolen => self.stolen().await,
                 Case::Reset => self.reset().await,
                 Case::Clogged => self.clogged().await,
                 Case::Stopped => self.stopped().await,
@@ -280,6 +283,34 @@ impl Gap {
             client.hears(3..=3).await?;
         }
         Ok(())
+    }
+
+    async fn stolen(&self) -> Result<(), String> {
+        let mut client = self.subscribed("tea").await?;
+        self.publish("tea", 1..=1).await?;
+        client.hears(1..=1).await?;
+        ask("pause gateway").await?;
+        self.until_unused().await?;
+        let channel = self.channel().await?;
+        let options = BasicConsumeOptions { no_ack: true, ..Default::default() };
+        let none = FieldTable::default();
+        let consumed = channel.basic_consume(self.queue.as_str().into(), "".into(), options, none);
+        let mut thief = consumed.await.map_err(|error| error.to_string())?;
+        self.publish("tea", 2..=2).await?;
+        thief.next().await.ok_or("the queue is gone")?.map_err(|error| error.to_string())?;
+        ask("resume gateway").await?;
+        // It waits twice as long each time: the sixth time is more than 3 s after the first.
+        let refusals = async || {
+            let stats = stats::stats(&self.site.gateway).await?;
+            Ok::<_, String>(stats["source"]["reconnects"].as_u64().unwrap_or_default())
+        };
+        while refusals().await? < 7 {
+            sleep(Duration::from_millis(100)).await;
+        }
+        channel.close(200, "done".into()).await.map_err(|error| error.to_string())?;
+        timeout(REPAIR, client.until("gap")).await.map_err(|_| "the client is not told")??;
+        self.publish("tea", 3..=3).await?;
+        client.hears(3..=3).await
     }
 
     async fn reset(&self) -> Result<(), String> {
