@@ -183,8 +183,11 @@ impl Monitor {
                 let last = self.sinks[id].last_item.replace(seq);
                 self.sinks[id].unflushed = true;
                 ensure(self.conflates || last < Some(seq), "the items are not in order")?;
-                let sent = outcome == Outcome::Done;
-                *(if sent { &mut self.totals.delivered } else { &mut self.totals.lost }) += 1;
+                if outcome == Outcome::Done {
+                    self.totals.delivered += 1;
+                } else {
+                    self.totals.lost += 1;
+                }
             }
             E::Drop(id) => {
                 self.sinks[id].gone = true;

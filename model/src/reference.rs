@@ -115,13 +115,15 @@ pub struct Reference {
     /// An item that was read and that orders have overtaken.
     overtaken: Option<Item>,
     walk: Option<groups::Walk>,
-    /// The slots that keep the gate closed, and the one that `blocked` was called for.
+    /// The slots that keep the gate closed.
     gate: Vec<usize>,
+    /// The one that `blocked` was called for.
     named: Option<(usize, Id)>,
-    /// The slots in doubt, and whether there were any after they were polled in this turn.
+    /// The slots in doubt.
     doubts: Vec<usize>,
     /// The slot ids that were polled in this turn because they were in doubt.
     asked: Vec<usize>,
+    /// Some were still in doubt after that.
     doubted: bool,
     /// How often an item was compared with one that waits.
     comparisons: u64,
@@ -204,7 +206,7 @@ impl Reference {
         found
     }
 
-    /// 4. A turn. Returns whether the future completes.
+    /// A turn. Returns whether the future completes.
     fn turn(&mut self, cx: &mut Context<'_>) -> bool {
         let all = self.settings.budget;
         self.left = Allowances {
@@ -219,22 +221,22 @@ impl Reference {
         (self.dry, self.handled) = (false, 0);
         self.asked.clear();
         if self.listed.is_empty() {
-            self.listed = mem::take(&mut self.signals.look().listed); // 1
+            self.listed = mem::take(&mut self.signals.look().listed);
         }
         self.begin_orders();
         if !self.aborted {
-            self.poll_doubts(); // 2
-            self.go_on_walk(); // 3
+            self.poll_doubts();
+            self.go_on_walk();
         }
-        self.apply_orders(); // 4
+        self.apply_orders();
         if !self.aborted {
-            self.serve_listed(); // 5
-            self.flush_due(); // 6
-            self.go_on_sweep(); // 7
+            self.serve_listed();
+            self.flush_due();
+            self.go_on_sweep();
         }
-        self.close_some(); // 8
-        self.read_items(cx); // 9
-        self.close_some(); // 10
+        self.close_some();
+        self.read_items(cx);
+        self.close_some();
         // If closing may not begin yet, flushes are decided. (open)
         if !(self.may_close() && self.closed < self.slots.len()) {
             self.decide_flushes();
@@ -242,11 +244,11 @@ impl Reference {
             self.name_blocked();
         }
         if self.is_vacant() {
-            self.apply_orders(); // 11
+            self.apply_orders();
         }
         let is_done = self.is_vacant() && self.order.is_none();
         if !is_done && self.is_work_left() {
-            cx.waker().wake_by_ref(); // 12
+            cx.waker().wake_by_ref();
         }
         is_done
     }
@@ -352,7 +354,11 @@ impl Look for Reference {
         let mut of_keys: BTreeMap<u16, (usize, usize)> = BTreeMap::new();
         for slot in self.slots.iter().flatten() {
             let is_leaving = slot.leaving.is_some();
-            *if is_leaving { &mut seen.draining } else { &mut seen.len } += 1;
+            if is_leaving {
+                seen.draining += 1;
+            } else {
+                seen.len += 1;
+            }
             if keys == 0 {
                 continue;
             }

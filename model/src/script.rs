@@ -276,11 +276,13 @@ pub struct Settings {
     pub idle_timeout: u32,
     /// The number of places of the channel that pooled sinks share.
     pub pool: usize,
-    /// The cooperative budget of the task; whether the streams share it, too; after how many polls
-    /// denied wakes fire, or at once; what is left of it if the task is woken from outside.
+    /// The cooperative budget of the task.
     pub coop: Option<usize>,
+    /// The streams share it, too.
     pub coop_for_streams: bool,
+    /// After how many polls denied wakes fire; at once without it.
     pub coop_delay: Option<usize>,
+    /// What is left of the budget if the task is woken from outside.
     pub coop_left: usize,
     pub hashing: Hashing,
     /// Sinks are not ready until a step makes them so.

@@ -34,7 +34,7 @@ impl Reference {
         }
         if self[n].queue.is_empty() && !self[n].parked {
             match self.poll_ready(n) {
-                Poll::Ready(Ok(())) => return self.send_now(n, item), // 1
+                Poll::Ready(Ok(())) => return self.send_now(n, item),
                 Poll::Ready(Err(op)) => return self.end(n, op, Some(item)),
                 Poll::Pending => {}
             }
@@ -50,12 +50,12 @@ impl Reference {
         let conflates = slot.overflow == Overflow::Conflate && !slot.queue.is_empty();
         // Nothing is accepted behind items that are not. (open)
         if slot.beyond == 0 && slot.queue.len() < room && !conflates {
-            slot.queue.push_back(item); // 2
+            slot.queue.push_back(item);
             self.accept(n);
         } else if full {
-            self.apply_policy(n, item); // 3
+            self.apply_policy(n, item);
         } else {
-            slot.queue.push_back(item); // 4
+            slot.queue.push_back(item);
             slot.beyond += 1;
             self.mark_beyond(n);
         }

@@ -1,5 +1,6 @@
 //! The numbers that decide when sinks are flushed. The package `model` includes this file, so that
-//! tests take the numbers from it. Only the unit tests of `patience` repeat some.
+//! tests take the numbers from it. Only the unit tests of `patience` and the docs of
+//! `flush_every` repeat some.
 
 /// How many further items and copies pay for the flush of each sink that waits for one.
 ///
