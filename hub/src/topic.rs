@@ -13,7 +13,7 @@ mod taken;
 use std::error::Error;
 use std::fmt;
 
-pub(crate) use cursor::Cursor;
+pub(crate) use cursor::{Cursor, Left};
 pub(crate) use of_hub::{Handover, Reading, Topic};
 pub use reader::TopicReader;
 pub(crate) use segment::{CloneSome, clone_some};

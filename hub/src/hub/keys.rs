@@ -14,7 +14,7 @@ use super::source::Source;
 use super::terms::Terms;
 use super::watch::Watch;
 use crate::inbox::{Bell, Inbox, InboxSink, inbox_of_hub};
-use crate::topic::{CloneSome, Handover};
+use crate::topic::{CloneSome, Handover, Left};
 
 /// The table of keys keeps room for this many.
 const KEYS_KEPT: usize = 16;
@@ -54,6 +54,26 @@ impl<V> Hold<V> {
     /// before.
     fn let_go(&mut self) {
         std::mem::take(&mut self.lease).disarm();
+    }
+}
+
+/// What a change of the keys leaves behind. Dropped after locks are released: that wakes the reader.
+pub(super) struct Leftovers<V> {
+    /// What the reader has left in its topic.
+    left: Option<Left<V>>,
+}
+
+impl<V> Leftovers<V> {
+    pub(super) fn nothing() -> Self {
+        Self { left: None }
+    }
+}
+
+impl<V> Drop for Leftovers<V> {
+    fn drop(&mut self) {
+        if let Some(left) = self.left.take() {
+            left.wake_reader();
+        }
     }
 }
 
@@ -125,7 +145,7 @@ impl<K: Hash + Eq + Clone, V> Keys<K, V> {
     }
 
     /// Leaves a key. Returns `false` if it is not subscribed.
-    pub(super) fn remove<Q>(&mut self, key: &Q) -> bool
+    pub(super) fn remove<Q>(&mut self, key: &Q, leftovers: &mut Leftovers<V>) -> bool
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -136,7 +156,7 @@ impl<K: Hash + Eq + Clone, V> Keys<K, V> {
             return false;
         }
         if let Some(handover) = &hold.handover {
-            handover.cut();
+            leftovers.left = Some(handover.cut());
             self.forget_former_topic();
         }
         if self.keys().next().is_none() {

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 
-use super::keys::Keys;
+use super::keys::{Keys, Leftovers};
 use super::shared::lock;
 use super::source::Source;
 use crate::read::{End, Lagged, Receive};
@@ -142,7 +142,10 @@ impl<K: Hash + Eq + Clone, V> SubscriptionKeys<K, V> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.lock().remove(key)
+        let mut leftovers = Leftovers::nothing();
+        let is_removed = self.lock().remove(key, &mut leftovers);
+        drop(leftovers);
+        is_removed
     }
 
     /// Returns the keys, in no particular order. Those that have reached their

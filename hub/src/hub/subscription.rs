@@ -12,7 +12,7 @@ use futures_core::Stream;
 use stream_demux::Lease;
 use tokio::sync::oneshot;
 
-use super::keys::Keys;
+use super::keys::{Keys, Leftovers};
 use super::shared::Shared;
 use super::source::Source;
 use super::split::{SubscriptionKeys, SubscriptionReader};
@@ -81,7 +81,7 @@ impl<K: Hash + Eq + Clone, V> Subscription<K, V> {
         if self.keys.topic().is_some_and(|only| only.borrow() == key) {
             self.keys.move_to_inbox(&mut self.source);
         }
-        self.keys.remove(key)
+        self.keys.remove(key, &mut Leftovers::nothing())
     }
 
     /// Returns the keys, in no particular order. Those that have reached their

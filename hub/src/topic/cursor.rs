@@ -39,8 +39,10 @@ impl<T> Unused<T> {
 
 /// What a reader leaves behind: to be dropped after locks are released. The lease first, because the
 /// drop of an item may panic.
+#[derive(Debug)]
 pub(crate) struct Left<T> {
     lease: Option<Lease>,
+    /// Of the reader, if it sleeps: the topic does not wake it any more.
     waker: Option<Waker>,
     garbage: Garbage<T>,
 }
@@ -48,6 +50,13 @@ pub(crate) struct Left<T> {
 impl<T> Left<T> {
     pub(crate) fn nothing() -> Self {
         Self { lease: None, waker: None, garbage: Vec::new() }
+    }
+
+    /// Wakes the reader, which reads on elsewhere, and drops the rest.
+    pub(crate) fn wake_reader(mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
     }
 }
 

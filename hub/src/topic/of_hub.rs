@@ -154,7 +154,8 @@ impl<T> Reading<T> {
 impl<T> Drop for Reading<T> {
     fn drop(&mut self) {
         if let Tail::Moving(handover) = &self.tail {
-            handover.cut();
+            // The reader that could be woken is gone.
+            drop(handover.cut());
             drop(handover.take_rest());
         }
     }
@@ -221,15 +222,19 @@ impl<T> Handover<T> {
     }
 
     /// Takes what the topic has for the reader, which leaves the topic.
-    pub(crate) fn cut(&self) {
-        // Dropped after the lock is released.
+    ///
+    /// If the reader sleeps, what was not flushed is no reason for the topic to wake it any more.
+    #[must_use = "the reader is to be woken after locks are released"]
+    pub(crate) fn cut(&self) -> Left<T> {
         let mut left = Left::nothing();
         let mut part = self.lock();
-        let Part::Open(cursor) = &mut *part else { return };
-        let mut rest = Taken::new();
-        cursor.finish(&mut rest, &mut left);
-        // The cursor has left, so dropping it does nothing.
-        *part = Part::Cut { rest: Some(rest), lost: cursor.lost_in_all() };
+        if let Part::Open(cursor) = &mut *part {
+            let mut rest = Taken::new();
+            cursor.finish(&mut rest, &mut left);
+            // The cursor has left, so dropping it does nothing.
+            *part = Part::Cut { rest: Some(rest), lost: cursor.lost_in_all() };
+        }
+        left
     }
 
     fn take_rest(&self) -> Option<Taken<T>> {
@@ -297,7 +302,7 @@ pub(super) fn cut_before<T>(shared: &Shared<T>, item: u64) {
         }
     }
     for handover in due {
-        handover.cut();
+        handover.cut().wake_reader();
     }
     shared.lock().handovers.append(&mut others);
 }

@@ -1,7 +1,13 @@
 //! Subscriptions that are split: one half reads, and another one changes the keys.
 
-use futures::{FutureExt, StreamExt};
+use std::future::ready;
+use std::sync::mpsc as test_channel;
+use std::task::Poll;
+
+use futures::{FutureExt, StreamExt, stream};
+use sink_test::Task;
 use stream_demux_hub::{End, Hub, SubscriptionReader, Terms};
+use tokio::sync::mpsc;
 use tokio::task::yield_now;
 
 use crate::hub::{SECOND, publish, settle, waiting_terms};
@@ -64,6 +70,41 @@ async fn reader_that_is_dropped_leaves_all_keys() {
         assert!(!keys.add("c") && !keys.remove(&"a") && keys.keys().is_empty());
         assert_eq!((hub.subscribers(&"a").await, hub.stats().await.receiving), (0, 0));
     }
+}
+
+/// What the input of a hub does when it is polled: it may return an item.
+type Step = Box<dyn FnOnce() -> Option<(&'static str, u32)> + Send>;
+
+/// The input does in its turns what other threads could do at the same time: the reader sleeps in
+/// the topic of its key before the item is routed, and the key is left before the item is flushed.
+#[tokio::test(start_paused = true)]
+async fn reader_that_sleeps_is_woken_for_what_came_before_its_key_was_left() {
+    let (steps, mut taken) = mpsc::unbounded_channel::<Step>();
+    let input = stream::poll_fn(move |cx| taken.poll_recv(cx));
+    let hub = Hub::builder().input(input.filter_map(|step| ready(step()))).spawn();
+    let subscription = hub.subscribe("a");
+    settle().await;
+    let (give_keys, keys) = test_channel::channel();
+    let (give_reader, reader) = test_channel::channel();
+    let sleep = move || {
+        let (mut reader, keys) = subscription.split();
+        let mut task = Task::new(async move { (reader.recv().await, reader) });
+        assert!(task.run().is_pending());
+        give_reader.send(task).unwrap();
+        give_keys.send(keys).unwrap();
+        Some(("a", 1))
+    };
+    let leave = move || {
+        assert!(keys.recv().unwrap().remove(&"a"));
+        None
+    };
+    assert!(steps.send(Box::new(sleep)).is_ok() && steps.send(Box::new(leave)).is_ok());
+    settle().await;
+    let mut reader = reader.recv().unwrap();
+    assert!(reader.woken(), "nothing else will wake it");
+    let Poll::Ready((item, mut reader)) = reader.run() else { panic!("the item is there") };
+    assert_eq!((item, reader.recv().now_or_never()), (Some(Ok(1)), None));
+    assert_eq!(hub.subscribers(&"a").await, 0);
 }
 
 #[tokio::test(start_paused = true)]
