@@ -51,10 +51,10 @@ impl Seat {
     }
 
     /// The writer has taken everything before its place in the outbox. Appends what follows, up to
-    /// the position `until`, to the pieces there.
+    /// the position `until`, to the pieces there. If it has left, nothing follows.
     pub(super) fn look(&mut self, outbox: &mut Outbox, until: u64) -> Next {
+        let Some(cursor) = &mut self.cursor else { return Next::Write(0) };
         let mut state = self.shared.lock();
-        let cursor = self.cursor.as_mut().expect("it has not left");
         state.log.advance(cursor, outbox.taken(), &mut self.garbage);
         let missing = state.log.look(cursor, until, outbox.pieces(), &mut self.garbage);
         outbox.pass_to(cursor.position());
@@ -77,8 +77,8 @@ impl Seat {
 
     /// The writer has taken everything before a position, and cannot write what follows now.
     pub(super) fn stop(&mut self, taken: u64) -> Stop {
+        let Some(cursor) = &mut self.cursor else { return Stop::UntilWritable };
         let mut state = self.shared.lock();
-        let cursor = self.cursor.as_mut().expect("it has not left");
         state.log.advance(cursor, taken, &mut self.garbage);
         state.log.stop_waiting_for(cursor);
         let stop = if !state.log.limits().evicts() {

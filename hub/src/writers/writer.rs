@@ -206,6 +206,9 @@ impl<W: AsyncWrite> Writer<W> {
 
     /// Ends the writer as [`Limit`](WriterEnd::Limit) after this number of items, written or lost,
     /// from now on; the default is no limit.
+    ///
+    /// It leaves the sink when it has taken the last of them. What is left of that item is written
+    /// then, and the I/O object is shut down, without the sink waiting for it.
     pub fn limit(mut self, items: u64) -> Self {
         self.until = self.outbox.taken().saturating_add(items);
         self
@@ -237,8 +240,13 @@ impl<W: AsyncWrite> Writer<W> {
                     Err(error) => Poll::Ready(Err(WriterEnd::Failed(error))),
                 };
             }
-            if self.outbox.taken() >= self.until && self.outbox.is_empty() {
-                return Poll::Ready(Ok(Complete::Limit));
+            if self.outbox.taken() >= self.until {
+                // The rest of the last item is its own: the sink does not wait for that, nor for the
+                // shutdown.
+                self.as_mut().leave();
+                if self.outbox.is_empty() {
+                    return Poll::Ready(Ok(Complete::Limit));
+                }
             }
             // If the budget is spent, nothing is taken.
             ready!(poll_proceed(cx)).made_progress();
@@ -353,21 +361,27 @@ impl<W: AsyncWrite> Writer<W> {
         answer
     }
 
-    /// Leaves the log.
-    fn finish(self: Pin<&mut Self>, end: WriterEnd) -> Written {
+    /// Leaves the log and the group, if it has not left. Returns how many items it had to write yet.
+    fn leave(self: Pin<&mut Self>) -> u64 {
         let this = self.project();
-        let partial = u64::from(this.outbox.is_within_item());
         let rest = this.seat.leave(this.outbox.taken(), *this.until);
         *this.lost += rest.lost;
-        this.outbox.clear();
         *this.membership = None;
+        rest.unwritten
+    }
+
+    fn finish(mut self: Pin<&mut Self>, end: WriterEnd) -> Written {
+        let unwritten = self.as_mut().leave();
+        let this = self.project();
+        let partial = u64::from(this.outbox.is_within_item());
+        this.outbox.clear();
         *this.phase = Phase::Done;
         Written {
             end,
             items: this.outbox.items(),
             bytes: this.outbox.bytes(),
             lost: *this.lost,
-            unwritten: partial + rest.unwritten,
+            unwritten: partial + unwritten,
         }
     }
 }

@@ -22,6 +22,8 @@ pub(crate) struct State {
     pub(crate) writes: usize,
     pub(crate) flushes: usize,
     pub(crate) is_shut_down: bool,
+    /// The shutdown does not complete.
+    pub(crate) hangs_at_shutdown: bool,
     waker: Option<Waker>,
 }
 
@@ -118,8 +120,13 @@ impl AsyncWrite for Pipe {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.state().is_shut_down = true;
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut state = self.state();
+        if state.hangs_at_shutdown {
+            state.waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        state.is_shut_down = true;
         Poll::Ready(Ok(()))
     }
 }

@@ -14,13 +14,13 @@ use futures::future::FusedFuture;
 use futures::{FutureExt, Sink};
 use sink_test::{Rule, SinkCheck, Task};
 use stream_demux_hub::{
-    Overflow, Writer, WriterEnd, Writers, WritersError, WritersSink, Written, writers,
+    Hub, Overflow, Terms, Writer, WriterEnd, Writers, WritersError, WritersSink, Written, writers,
 };
 use tokio::io::AsyncWrite;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::common::Dice;
+use crate::common::{Dice, settle};
 use crate::pipe::Pipe;
 
 type Encode<T> = fn(T, &mut Vec<u8>) -> io::Result<()>;
@@ -761,6 +761,41 @@ fn drop_newest_is_refused() {
     let message = refused.unwrap_err().downcast::<String>().unwrap();
     assert_eq!(*message, "writers that share their items cannot have the policy DropNewest");
     drop(handle);
+}
+
+/// The hub waits for all of its writers. One peer does not let the shutdown complete, and another one
+/// stops in the middle of the last item.
+#[tokio::test(start_paused = true)]
+async fn writers_that_hang_at_their_limits_hold_up_nothing() {
+    let hub = Hub::new();
+    let terms = Terms::new().overflow(Overflow::Wait).buffer(1);
+    let open = Pipe::new(usize::MAX);
+    open.set(|state| state.hangs_at_shutdown = true);
+    let (half, other) = (Pipe::new(1), Pipe::new(usize::MAX));
+    let attach =
+        |pipe: &Pipe, terms| tokio::spawn(hub.attach_writer("a", pipe.clone(), line, terms));
+    let leaving = [attach(&open, terms.limit(1)), attach(&half, terms.limit(1))];
+    let stays = attach(&other, terms);
+    for n in 0..4 {
+        hub.publish("a", n).await.unwrap();
+    }
+    settle().await;
+    assert_eq!((hub.blocked_on().await, &*other.take()), (None, "0\n1\n2\n3\n"));
+    assert!(leaving.iter().all(|writer| !writer.is_finished()));
+
+    // The key is free when only such writers are left.
+    stays.abort();
+    assert!(stays.await.is_err());
+    assert_eq!(hub.subscribers(&"a").await, 0);
+
+    open.set(|state| state.hangs_at_shutdown = false);
+    half.allow(1);
+    for (writer, pipe) in leaving.into_iter().zip([open, half]) {
+        let written = writer.await.unwrap();
+        assert!(matches!(written.end, WriterEnd::Limit), "{written:?}");
+        assert_eq!((counts(&written), &*pipe.take()), ((1, 0, 0), "0\n"));
+        assert!(pipe.state().is_shut_down);
+    }
 }
 
 /// Waits for the end of a writer, which comes within the time of the test.
