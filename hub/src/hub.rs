@@ -295,7 +295,7 @@ where
         S: AttachableSink<V> + Send + 'static,
     {
         let mut lease = Lease::new();
-        let watch = self.shared().watch(key.clone(), &terms, None);
+        let watch = self.shared().watch(&key, &terms, None);
         let attach = Attach::new(key, HubSink::Any(Erased::boxed(sink), watch))
             .buffer(terms.buffer)
             .overflow(terms.overflow)

@@ -60,11 +60,16 @@ impl<K, V> History<K, V> {
         (state.kept, state.entries.len())
     }
 
-    /// Forgets everything. Returns the items, to be dropped one by one.
-    pub(super) fn clear(&self) -> impl Iterator<Item = V> + use<K, V> {
+    /// Forgets everything. Returns the keys and the items, to be dropped one by one.
+    pub(super) fn clear(
+        &self,
+    ) -> (impl Iterator<Item = K> + use<K, V>, impl Iterator<Item = V> + use<K, V>) {
         let empty = Self::new(self.items, self.keys).state;
-        let state = std::mem::replace(&mut *lock(&self.state), into_inner(empty));
-        state.entries.into_iter().flat_map(|entry| entry.items)
+        let State { table, entries, .. } =
+            std::mem::replace(&mut *lock(&self.state), into_inner(empty));
+        let pairs = entries.into_iter().map(|entry| (entry.key, entry.items));
+        let (keys, items): (Vec<_>, Vec<_>) = pairs.unzip();
+        (keys.into_iter().chain(table.into_keys()), items.into_iter().flatten())
     }
 }
 
@@ -186,7 +191,8 @@ mod tests {
             assert_eq!(history.len(), (kept, model.len()));
         }
         let (kept, _) = history.len();
-        assert_eq!(history.clear().count(), kept);
+        let (keys, items) = history.clear();
+        assert_eq!((keys.count(), items.count()), (2 * 3, kept));
         assert_eq!(history.len(), (0, 0));
     }
 }

@@ -197,8 +197,8 @@ impl<K: Hash + Eq + Clone, V> Keys<K, V> {
         let sink = inbox.sink()?;
         let id = sink.id();
         let needs_watch = self.terms.limit.is_some() || self.terms.overflow == Overflow::Wait;
-        let watch = needs_watch
-            .then(|| self.shared.watch(key.clone(), &self.terms, Some(Bell::clone(inbox))));
+        let watch =
+            needs_watch.then(|| self.shared.watch(&key, &self.terms, Some(Bell::clone(inbox))));
         let mut sink = match &watch {
             Some(watch) => HubSink::watched(sink, Arc::clone(watch)),
             None => HubSink::Inbox(sink),

@@ -192,11 +192,14 @@ impl<K, V> Shared<K, V> {
     }
 
     /// Creates the watch of a new sink. `inbox` is the inbox that it fills, if it is one.
-    pub(super) fn watch(&self, key: K, terms: &Terms, inbox: Option<Bell<V>>) -> Arc<Watch> {
+    pub(super) fn watch(&self, key: &K, terms: &Terms, inbox: Option<Bell<V>>) -> Arc<Watch>
+    where
+        K: Clone,
+    {
         let watch = Watch::new(terms.limit);
         // The hub waits for sinks, and for inboxes under one of the policies.
         if inbox.is_none() || terms.overflow == Overflow::Wait {
-            self.watchlist.add(Member::new(key, terms.tag), inbox, watch)
+            self.watchlist.add(key, terms.tag, inbox, watch)
         } else {
             Arc::new(watch)
         }
@@ -282,8 +285,17 @@ impl<K, V> Shared<K, V> {
         for command in self.commands.end() {
             panics.catch(|| drop(command));
         }
-        for item in self.history.iter().flat_map(History::clear) {
-            panics.catch(|| drop(item));
+        if let Some(history) = &self.history {
+            let (keys, items) = history.clear();
+            for key in keys {
+                panics.catch(|| drop(key));
+            }
+            for item in items {
+                panics.catch(|| drop(item));
+            }
+        }
+        for member in self.watchlist.end() {
+            panics.catch(|| drop(member));
         }
         let asked = std::mem::take(&mut *lock(&self.asked));
         panics.catch(|| drop(asked));

@@ -102,6 +102,8 @@ struct List<K, V> {
     /// How many at the front the task has yet to look at, and how many were gone when it began.
     unseen: usize,
     gone_before: usize,
+    /// The task is gone, and nobody else looks for sinks that are gone.
+    is_closed: bool,
 }
 
 #[derive(Debug)]
@@ -115,23 +117,41 @@ struct Watched<K, V> {
 
 impl<K, V> Watchlist<K, V> {
     pub(super) fn new() -> Self {
-        let list = Mutex::new(List { all: Vec::new(), unseen: 0, gone_before: 0 });
+        let list = List { all: Vec::new(), unseen: 0, gone_before: 0, is_closed: false };
         let sweep_at = AtomicUsize::new(WORTH_SWEEPING);
-        Self { list, gone: Arc::default(), sweep_at }
+        Self { list: Mutex::new(list), gone: Arc::default(), sweep_at }
     }
 
-    /// Adds a sink to the list, which its watch is for.
+    /// Adds a sink to the list, which its watch is for. After the end, it is not added.
     pub(super) fn add(
         &self,
-        member: Member<K>,
+        key: &K,
+        tag: u64,
         inbox: Option<Bell<V>>,
         mut watch: Watch,
-    ) -> Arc<Watch> {
+    ) -> Arc<Watch>
+    where
+        K: Clone,
+    {
+        let mut list = lock(&self.list);
+        if list.is_closed {
+            return Arc::new(watch);
+        }
+        let member = Member::new(key.clone(), tag);
         watch.gone = Some(Arc::clone(&self.gone));
         let watch = Arc::new(watch);
-        let new = Watched { member, watch: Arc::downgrade(&watch), inbox };
-        lock(&self.list).all.push(new);
+        list.all.push(Watched { member, watch: Arc::downgrade(&watch), inbox });
         watch
+    }
+
+    /// Forgets all sinks, and adds none from now on. Returns their members, to be dropped one by one.
+    pub(super) fn end(&self) -> impl Iterator<Item = Member<K>> + use<K, V> {
+        let mut list = lock(&self.list);
+        list.is_closed = true;
+        list.unseen = 0;
+        let all = std::mem::take(&mut list.all);
+        drop(list);
+        all.into_iter().map(|watched| watched.member)
     }
 
     /// Forgets some sinks that are gone, if there are so many that it costs little for each of them.
@@ -145,7 +165,7 @@ impl<K, V> Watchlist<K, V> {
         // Keys are dropped after the lock is released.
         let mut swept = Vec::new();
         let mut list = lock(&self.list);
-        let List { all, unseen, gone_before } = &mut *list;
+        let List { all, unseen, gone_before, .. } = &mut *list;
         if *unseen == 0 {
             *unseen = all.len();
             *gone_before = self.gone.load(Relaxed);
@@ -228,7 +248,7 @@ mod tests {
     fn crowd_that_has_left_is_forgotten_in_steps_and_those_that_stay_are_kept() {
         const CROWD: u64 = 10 * SWEPT_AT_ONCE as u64;
         let list = Watchlist::<u64, u64>::new();
-        let add = |key| list.add(Member::new(key, 0), None, Watch::new(None));
+        let add = |key| list.add(&key, 0, None, Watch::new(None));
         let mut all = (0..CROWD).map(add).collect::<Vec<_>>();
         assert!(!list.sweep_if_due(), "none is gone");
         // Each third stays.

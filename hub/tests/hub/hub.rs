@@ -1,13 +1,14 @@
 //! A hub, on one thread and a clock that stands still: each situation is made, and nothing else
 //! happens.
 
+use std::hash::{Hash, Hasher};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures::{FutureExt, Sink, StreamExt, stream};
+use futures::{FutureExt, Sink, StreamExt, sink, stream};
 use sink_test::{Op, scripted_sink};
 use stream_demux::Detached;
 use stream_demux_hub::{End, Hub, Lagged, Overflow, Subscription, Terms, TryPublishError};
@@ -513,6 +514,28 @@ async fn after_the_end_everything_answers_at_once() {
     assert!(hub.attach("a", Never(sink), Terms::new()).is_empty() && handle.is_dropped());
 }
 
+/// Each key is a reference to one value, which counts them.
+#[tokio::test(start_paused = true)]
+async fn handle_that_is_kept_after_the_end_keeps_no_key() {
+    let hub = Hub::<_, u32>::new();
+    let key = Arc::new("a");
+    let keep = || Arc::clone(&key);
+    let encode = |_: u32, _: &mut Vec<u8>| Ok(());
+    let subscription = hub.subscribe_with([keep()], waiting_terms(1));
+    let lease = hub.attach(keep(), sink::drain(), Terms::new());
+    hub.shutdown(SECOND).await;
+    drop((subscription, lease));
+    assert_eq!(Arc::strong_count(&key), 1);
+    for _ in 0..10 {
+        drop(hub.subscribe(keep()));
+        drop(hub.subscribe_with([keep()], waiting_terms(1)));
+        drop(hub.attach(keep(), sink::drain(), Terms::new()));
+        drop(hub.attach_writer(keep(), Vec::new(), encode, Terms::new()));
+        drop(hub.next(keep()));
+    }
+    assert_eq!(Arc::strong_count(&key), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_reply_is_waited_for() {
     let hub = Hub::new();
@@ -754,6 +777,55 @@ fn hub_whose_runtime_shuts_down_ends_even_if_a_drop_panics() {
         let report = other.block_on(async { hub.shutdown(SECOND).now_or_never() });
         assert_eq!(report.expect("the hub has ended").stats, stats, "{what}");
         assert!(leases.iter().all(stream_demux::Lease::is_empty));
+    }
+}
+
+/// A key that panics when it is dropped, once, if it is armed.
+#[derive(Clone)]
+struct BombKey(u32, Arc<AtomicBool>);
+
+impl Hash for BombKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl PartialEq for BombKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for BombKey {}
+
+impl Drop for BombKey {
+    fn drop(&mut self) {
+        assert!(!self.1.swap(false, SeqCst), "the bomb goes off");
+    }
+}
+
+/// The history refers to the key, or the list of those that the hub may have to wait for does.
+#[test]
+fn hub_whose_runtime_shuts_down_ends_even_if_the_drop_of_a_key_panics() {
+    for is_kept_in_history in [true, false] {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let armed = Arc::new(AtomicBool::new(false));
+        let hub = runtime.block_on(async {
+            let hub = Hub::builder().replay(1).spawn();
+            let key = BombKey(1, Arc::clone(&armed));
+            if is_kept_in_history {
+                assert!(hub.publish(key, 1).await.is_ok());
+            } else {
+                drop(hub.subscribe_with([key], waiting_terms(1)));
+            }
+            settle().await;
+            hub
+        });
+        armed.store(true, SeqCst);
+        drop(runtime);
+        assert!(!armed.load(SeqCst), "a key was dropped");
+        let stats = hub.stats().now_or_never().expect("the hub has ended");
+        assert_eq!(stats.totals.received, u64::from(is_kept_in_history));
     }
 }
 
