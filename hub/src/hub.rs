@@ -253,7 +253,9 @@ where
         let (sender, receiver) = oneshot::channel();
         let mut lease = Lease::new();
         let attach = Attach::new(key, HubSink::Next(OneshotSink::new(sender))).leased(&mut lease);
-        self.shared().attach(&Terms::new().limit(1), [attach]);
+        let terms = Terms::new().limit(1);
+        // If the hub has ended, the sender is dropped.
+        drop(self.shared().attach(&terms, [self.shared().attaching(&terms, attach, None)]));
         Next::new(receiver, lease)
     }
 
@@ -294,14 +296,30 @@ where
     where
         S: AttachableSink<V> + Send + 'static,
     {
+        let (lease, attached) = self.attach_sink(key, sink, terms);
+        // If the hub has ended, the sink is dropped.
+        drop(attached);
+        lease
+    }
+
+    /// Returns what the hub has refused, too.
+    fn attach_sink<S>(
+        &self,
+        key: K,
+        sink: S,
+        terms: Terms,
+    ) -> (Lease, Result<(), impl Sized + use<K, V, S>>)
+    where
+        S: AttachableSink<V> + Send + 'static,
+    {
         let mut lease = Lease::new();
         let watch = self.shared().watch(&key, &terms, None);
         let attach = Attach::new(key, HubSink::Any(Erased::boxed(sink), watch))
             .buffer(terms.buffer)
             .overflow(terms.overflow)
             .leased(&mut lease);
-        self.shared().attach(&terms, [attach]);
-        lease
+        let command = self.shared().attaching(&terms, attach, None);
+        (lease, self.shared().attach(&terms, [command]))
     }
 
     /// Attaches a socket or file under a key, for writing. All of a key share one sink: an item is
@@ -368,7 +386,8 @@ where
             let (sink, writers) = writers_of_hub(limits, encode, &self.shared().life);
             // Nothing waits before the sink: what a writer may leave is in the log.
             let before = Terms::new().buffer(0).overflow(Overflow::Wait).tag(terms.tag);
-            (writers, self.attach(key, sink, before))
+            let (lease, attached) = self.attach_sink(key, sink, before);
+            (writers, lease, attached)
         });
         writer.on_terms(terms.stall_timeout, terms.limit)
     }

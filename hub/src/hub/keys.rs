@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use stream_demux::{Attach, Lease, Overflow};
 
-use super::shared::{Attachment, Replay, Shared, Start};
+use super::shared::{Command, Replay, Shared, Start};
 use super::sink::{Begin, HubSink};
 use super::source::Source;
 use super::terms::Terms;
+use super::topics::OverTopic;
 use super::watch::Watch;
 use crate::inbox::{Bell, Inbox, InboxSink, inbox_of_hub};
 use crate::topic::{CloneSome, Handover, Left};
@@ -57,22 +58,43 @@ impl<V> Hold<V> {
     }
 }
 
-/// What a change of the keys leaves behind. Dropped after locks are released: that wakes the reader.
-pub(super) struct Leftovers<V> {
+/// What a change of the keys leaves behind. Dropped after locks are released: that wakes readers, and
+/// runs what a user does when a key or an item is dropped.
+pub(super) struct Leftovers<K, V> {
     /// What the reader has left in its topic.
     left: Option<Left<V>>,
+    /// The sink that kept the inbox open while there were no keys.
+    keyless: Option<InboxSink<V>>,
+    /// A hub that has ended refuses to attach sinks, and to keep one open.
+    refused: Vec<Command<K, V>>,
+    refused_keyless: Option<InboxSink<V>>,
+    topic: Option<OverTopic<K, V>>,
+    holds: Vec<(K, Hold<V>)>,
+    keys: Vec<K>,
 }
 
-impl<V> Leftovers<V> {
+impl<K, V> Leftovers<K, V> {
     pub(super) fn nothing() -> Self {
-        Self { left: None }
+        Self {
+            left: None,
+            keyless: None,
+            refused: Vec::new(),
+            refused_keyless: None,
+            topic: None,
+            holds: Vec::new(),
+            keys: Vec::new(),
+        }
     }
 }
 
-impl<V> Drop for Leftovers<V> {
+/// Goes on with the fields, in their order.
+impl<K, V> Drop for Leftovers<K, V> {
     fn drop(&mut self) {
         if let Some(left) = self.left.take() {
             left.wake_reader();
+        }
+        if let Some(sink) = self.keyless.take() {
+            sink.retire();
         }
     }
 }
@@ -113,7 +135,7 @@ impl<K: Hash + Eq + Clone, V> Keys<K, V> {
 
     fn open_inbox(&mut self, keys: impl IntoIterator<Item = K>) -> Source<V> {
         let (sink, inbox) = self.make_inbox();
-        self.attach(keys);
+        self.attach(keys, &mut Leftovers::nothing());
         sink.retire(); // there are others by now
         Source::of_inbox(inbox)
     }
@@ -131,68 +153,81 @@ impl<K: Hash + Eq + Clone, V> Keys<K, V> {
         let (sink, inbox) = self.make_inbox();
         let handover = source.move_to(inbox);
         self.former_topic = Some(key.clone());
-        self.attach_after(key, handover);
+        let mut leftovers = Leftovers::nothing();
+        let command = self.hold(key, handover, &mut leftovers);
+        drop(self.shared.attach(&self.terms, command));
         sink.retire();
     }
 
     /// Subscribes to one more key. Returns `false` if it is subscribed already.
-    pub(super) fn add(&mut self, key: K) -> bool {
+    pub(super) fn add(&mut self, key: K, leftovers: &mut Leftovers<K, V>) -> bool {
         if self.is_over || self.table.get(&key).is_some_and(Hold::is_live) {
+            leftovers.keys.push(key);
             return false;
         }
-        self.attach([key]);
+        self.attach([key], leftovers);
         true
     }
 
     /// Leaves a key. Returns `false` if it is not subscribed.
-    pub(super) fn remove<Q>(&mut self, key: &Q, leftovers: &mut Leftovers<V>) -> bool
+    pub(super) fn remove<Q>(&mut self, key: &Q, leftovers: &mut Leftovers<K, V>) -> bool
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let Some(mut hold) = self.table.remove(key) else { return false };
-        if !hold.is_live() {
+        let Some((key, mut hold)) = self.table.remove_entry(key) else { return false };
+        let is_live = hold.is_live();
+        if is_live {
+            if let Some(handover) = &hold.handover {
+                leftovers.left = Some(handover.cut());
+                // The reader has left its topic.
+                if let Some(key) = self.former_topic.take() {
+                    leftovers.topic = self.shared.topics.forget(&key);
+                    leftovers.keys.push(key);
+                }
+            }
+            if self.keys().next().is_none() {
+                self.stay_open(leftovers);
+            }
+            std::mem::take(&mut hold.lease).detach();
+        } else {
             hold.let_go();
-            return false;
         }
-        if let Some(handover) = &hold.handover {
-            leftovers.left = Some(handover.cut());
-            self.forget_former_topic();
-        }
-        if self.keys().next().is_none() {
-            self.stay_open();
-        }
-        hold.lease.detach();
+        leftovers.holds.push((key, hold));
         if self.table.capacity() / 8 > self.table.len().max(KEYS_KEPT) {
             self.table.shrink_to(self.table.len() * 2);
         }
-        true
+        is_live
     }
 
-    fn attach(&mut self, keys: impl IntoIterator<Item = K>) {
-        let mut attaches = Vec::new();
+    fn attach(&mut self, keys: impl IntoIterator<Item = K>, leftovers: &mut Leftovers<K, V>) {
+        let mut commands = Vec::new();
         for key in keys {
-            if !self.table.get(&key).is_some_and(Hold::is_live) {
-                attaches.extend(self.hold(key, None));
+            if self.table.get(&key).is_some_and(Hold::is_live) {
+                leftovers.keys.push(key);
+            } else {
+                commands.extend(self.hold(key, None, leftovers));
             }
         }
-        self.shared.attach(&self.terms, attaches);
+        if let Err(refused) = self.shared.attach(&self.terms, commands) {
+            leftovers.refused = refused;
+        }
         if self.table.is_empty() {
-            self.stay_open();
+            self.stay_open(leftovers);
         } else if let Some(id) = self.keyless.take() {
-            self.shared.forget_keyless(id);
+            leftovers.keyless = self.shared.forget_keyless(id);
         }
     }
 
-    /// Attaches the inbox under the key of the topic that its reader comes from.
-    fn attach_after(&mut self, key: K, handover: Option<Arc<Handover<V>>>) {
-        let attach = self.hold(key, handover);
-        self.shared.attach(&self.terms, attach);
-    }
-
-    /// Enters a key, and makes its sink: with a watch, if the terms ask for one.
-    fn hold(&mut self, key: K, handover: Option<Arc<Handover<V>>>) -> Option<Attachment<K, V>> {
-        self.forget_used_up();
+    /// Enters a key, and makes its sink: with a watch, if the terms ask for one. Returns the command
+    /// to attach it. With a handover, the reader comes from the topic of the key.
+    fn hold(
+        &mut self,
+        key: K,
+        handover: Option<Arc<Handover<V>>>,
+        leftovers: &mut Leftovers<K, V>,
+    ) -> Option<Command<K, V>> {
+        self.forget_used_up(leftovers);
         let inbox = self.inbox.as_ref()?;
         let sink = inbox.sink()?;
         let id = sink.id();
@@ -213,11 +248,12 @@ impl<K: Hash + Eq + Clone, V> Keys<K, V> {
         }
         let mut lease = Lease::new();
         let attach = Attach::new(key.clone(), sink).leased(&mut lease);
-        let attachment = Attachment { attach, start };
-        if let Some(mut old) = self.table.insert(key, Hold { lease, watch, handover }) {
+        if let Some((key, mut old)) = self.table.remove_entry(&key) {
             old.let_go();
+            leftovers.holds.push((key, old));
         }
-        Some(attachment)
+        self.table.insert(key, Hold { lease, watch, handover });
+        Some(self.shared.attaching(&self.terms, attach, start))
     }
 
     /// What the subscription to a key begins with, if the terms ask for something.
@@ -231,26 +267,32 @@ impl<K: Hash + Eq + Clone, V> Keys<K, V> {
     }
 
     /// Without keys, the inbox stays open until the hub ends.
-    fn stay_open(&mut self) {
-        if self.keyless.is_none() {
-            let sink = self.inbox.as_ref().and_then(Bell::sink);
-            self.keyless = sink.map(|sink| self.shared.keep_open(sink));
+    fn stay_open(&mut self, leftovers: &mut Leftovers<K, V>) {
+        if self.keyless.is_some() {
+            return;
+        }
+        let Some(sink) = self.inbox.as_ref().and_then(Bell::sink) else { return };
+        match self.shared.keep_open(sink) {
+            Ok(id) => self.keyless = Some(id),
+            Err(refused) => leftovers.refused_keyless = Some(refused),
         }
     }
 
     /// Forgets the keys that have reached their limits, if the table is full. As much room again is
     /// left then, so that looking through the table costs little for each key that is added.
-    fn forget_used_up(&mut self) {
+    fn forget_used_up(&mut self, leftovers: &mut Leftovers<K, V>) {
         if self.terms.limit.is_none() || self.table.len() < self.table.capacity() {
             return;
         }
-        self.table.retain(|_, hold| {
-            let is_live = hold.is_live();
-            if !is_live {
+        let used_up = self.table.iter().filter(|(_, hold)| !hold.is_live());
+        let used_up = used_up.map(|(key, _)| key.clone()).collect::<Vec<_>>();
+        for key in used_up {
+            if let Some((same, mut hold)) = self.table.remove_entry(&key) {
                 hold.let_go();
+                leftovers.holds.push((same, hold));
             }
-            is_live
-        });
+            leftovers.keys.push(key);
+        }
         self.table.reserve(self.table.len().max(KEYS_KEPT));
         self.table.shrink_to(4 * self.table.len().max(KEYS_KEPT));
     }
@@ -268,26 +310,20 @@ impl<K, V> Keys<K, V> {
         self.topic.iter().chain(live.map(|(key, _)| key))
     }
 
-    /// The reader has left its topic.
-    fn forget_former_topic(&mut self) {
-        if let Some(key) = self.former_topic.take() {
-            self.shared.topics.forget(&key);
-        }
-    }
-
-    /// The reader is gone, and has left its topic: leaves all keys, which are to be dropped after
-    /// locks are released.
+    /// The reader is gone, and has left its topic: leaves all keys. What it returns is to be dropped
+    /// after locks are released.
     pub(super) fn end(&mut self) -> impl Sized + use<K, V> {
         self.is_over = true;
+        let mut leftovers = Leftovers::nothing();
         if let Some(id) = self.keyless.take() {
-            self.shared.forget_keyless(id);
+            leftovers.keyless = self.shared.forget_keyless(id);
         }
-        self.forget_former_topic();
-        let topic = self.topic.take();
-        if let Some(key) = &topic {
-            self.shared.topics.forget(key);
+        // It has one of these at most.
+        let topic_key = self.topic.take().or_else(|| self.former_topic.take());
+        if let Some(key) = &topic_key {
+            leftovers.topic = self.shared.topics.forget(key);
         }
-        (topic, std::mem::take(&mut self.table))
+        (leftovers, topic_key, std::mem::take(&mut self.table))
     }
 }
 

@@ -49,18 +49,6 @@ pub(super) struct Replay<K, V> {
     pub(super) sink: u32,
 }
 
-/// A sink that is to be attached.
-pub(super) struct Attachment<K, V> {
-    pub(super) attach: Attach<K, HubSink<V>>,
-    pub(super) start: Option<Start<K, V>>,
-}
-
-impl<K, V> From<Attach<K, HubSink<V>>> for Attachment<K, V> {
-    fn from(attach: Attach<K, HubSink<V>>) -> Self {
-        Self { attach, start: None }
-    }
-}
-
 /// A question to the task of a hub.
 pub(super) enum Question<K> {
     /// What the task knows.
@@ -135,39 +123,47 @@ impl<K, V> Shared<K, V> {
         self.items.close();
     }
 
-    /// Attaches sinks, with no other order between them. If the hub has ended, they are closed.
-    pub(super) fn attach(
+    /// The command to attach a sink on these terms.
+    pub(super) fn attaching(
         &self,
         terms: &Terms,
-        attaches: impl IntoIterator<Item = impl Into<Attachment<K, V>>>,
-    ) {
+        attach: Attach<K, HubSink<V>>,
+        start: Option<Start<K, V>>,
+    ) -> Command<K, V> {
+        let order = terms.apply(attach, self.tick).into();
+        match start {
+            Some(start) => Command::Start(start, order),
+            None => Command::Order(order),
+        }
+    }
+
+    /// Attaches sinks on these terms, with no other order between them. If the hub has ended, returns
+    /// the commands: the sinks are dropped with them, and what reads from these ends.
+    pub(super) fn attach<I>(&self, terms: &Terms, commands: I) -> Result<(), I>
+    where
+        I: IntoIterator<Item = Command<K, V>>,
+    {
         if terms.stall_timeout.is_some() {
             self.life.needs_ticks.store(true, Relaxed);
         }
-        let orders = attaches.into_iter().map(|attachment| {
-            let Attachment { attach, start } = attachment.into();
-            let order = terms.apply(attach, self.tick).into();
-            match start {
-                Some(start) => Command::Start(start, order),
-                None => Command::Order(order),
-            }
-        });
-        // The orders are dropped, and the sinks with them.
-        drop(self.commands.extend(orders));
+        self.commands.extend(commands)
     }
 
-    /// Keeps the inbox of a subscription without keys open until the hub ends.
-    pub(super) fn keep_open(&self, sink: InboxSink<V>) -> u64 {
-        let id = self.next_keyless.fetch_add(1, Relaxed);
-        lock(&self.keyless).insert(id, sink);
-        // Looked at after the sink was added: the end takes all that there are.
+    /// Keeps the inbox of a subscription without keys open until the hub ends. If it has ended,
+    /// returns the sink, with which the inbox ends.
+    pub(super) fn keep_open(&self, sink: InboxSink<V>) -> Result<u64, InboxSink<V>> {
+        let mut keyless = lock(&self.keyless);
+        // The end takes all sinks after it has set this.
         if self.life.phase() >= Phase::Finished {
-            self.end_keyless();
+            return Err(sink);
         }
-        id
+        let id = self.next_keyless.fetch_add(1, Relaxed);
+        keyless.insert(id, sink);
+        Ok(id)
     }
 
-    pub(super) fn forget_keyless(&self, id: u64) {
+    /// Returns the sink, for which there are others now, or whose reader is gone.
+    pub(super) fn forget_keyless(&self, id: u64) -> Option<InboxSink<V>> {
         let mut keyless = lock(&self.keyless);
         let sink = keyless.remove(&id);
         // Twice the room that is needed, so that shrinking costs little for each that goes.
@@ -175,10 +171,7 @@ impl<K, V> Shared<K, V> {
             let room = keyless.len() * 2;
             keyless.shrink_to(room);
         }
-        drop(keyless);
-        if let Some(sink) = sink {
-            sink.retire();
-        }
+        sink
     }
 
     fn end_keyless(&self) {

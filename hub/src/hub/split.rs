@@ -31,8 +31,8 @@ struct Leaves<K, V>(SubscriptionKeys<K, V>);
 
 impl<K, V> Drop for Leaves<K, V> {
     fn drop(&mut self) {
-        let keys = self.0.lock().end();
-        drop(keys);
+        let leftovers = self.0.lock().end();
+        drop(leftovers);
     }
 }
 
@@ -119,7 +119,8 @@ impl<K, V> SubscriptionKeys<K, V> {
         Self(Arc::new(Mutex::new(keys)))
     }
 
-    /// `Hash`, `Eq` and `Clone` of keys run under the lock, and nothing else of a user.
+    /// `Hash`, `Eq`, `Clone` and `Debug` of keys run under the lock, and nothing else of a user: what is
+    /// to be dropped and to be woken is among the [`Leftovers`].
     fn lock(&self) -> MutexGuard<'_, Keys<K, V>> {
         lock(&self.0)
     }
@@ -131,7 +132,10 @@ impl<K: Hash + Eq + Clone, V> SubscriptionKeys<K, V> {
     ///
     /// The same applies as to [`Subscription::add`](super::Subscription::add).
     pub fn add(&self, key: K) -> bool {
-        self.lock().add(key)
+        let mut leftovers = Leftovers::nothing();
+        let is_added = self.lock().add(key, &mut leftovers);
+        drop(leftovers);
+        is_added
     }
 
     /// Leaves a key. Returns `false` if it is not subscribed.

@@ -64,7 +64,7 @@ impl<K: Hash + Eq + Clone, V> Subscription<K, V> {
             return false;
         }
         self.keys.move_to_inbox(&mut self.source);
-        self.keys.add(key)
+        self.keys.add(key, &mut Leftovers::nothing())
     }
 
     /// Leaves a key. Returns `false` if it is not subscribed.

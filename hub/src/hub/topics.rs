@@ -14,11 +14,14 @@ use crate::topic::{Cursor, Topic};
 /// The table keeps room for this many keys.
 const KEYS_KEPT: usize = 64;
 
+/// A topic that is over, and its key.
+pub(super) type OverTopic<K, V> = (K, Topic<V>);
+
 /// `Hash`, `Eq` and `Clone` of keys run under its lock, and nothing else of a user.
 pub(super) struct Topics<K, V> {
     table: Mutex<HashMap<K, Topic<V>>>,
     /// A subscription can be dropped where nothing is known of its key.
-    forget: fn(&Self, &K),
+    forget: fn(&Self, &K) -> Option<OverTopic<K, V>>,
 }
 
 impl<K: Hash + Eq, V> Topics<K, V> {
@@ -26,19 +29,18 @@ impl<K: Hash + Eq, V> Topics<K, V> {
         Self { table: Mutex::new(HashMap::new()), forget: Self::forget_now }
     }
 
-    fn forget_now(&self, key: &K) {
+    fn forget_now(&self, key: &K) -> Option<OverTopic<K, V>> {
         let mut table = lock(&self.table);
         if table.get(key).is_none_or(|topic| topic.subscribers().is_some()) {
-            return;
+            return None;
         }
-        let gone = table.remove_entry(key);
+        let over = table.remove_entry(key);
         // Twice the room that is needed, so that shrinking costs little for each that goes.
         if table.capacity() / 8 > table.len().max(KEYS_KEPT) {
             let room = table.len() * 2;
             table.shrink_to(room);
         }
-        drop(table);
-        drop(gone);
+        over
     }
 
     /// How many subscribers the topic of a key has beside its sink, which is an attachment.
@@ -50,9 +52,10 @@ impl<K: Hash + Eq, V> Topics<K, V> {
 }
 
 impl<K, V> Topics<K, V> {
-    /// Forgets the topic of a key, if it is over.
-    pub(super) fn forget(&self, key: &K) {
-        (self.forget)(self, key);
+    /// Forgets the topic of a key, if it is over. Returns what is no longer needed.
+    #[must_use = "it is dropped after locks are released"]
+    pub(super) fn forget(&self, key: &K) -> Option<OverTopic<K, V>> {
+        (self.forget)(self, key)
     }
 }
 
@@ -71,7 +74,8 @@ impl<K: Hash + Eq + Clone, V> Shared<K, V> {
         let mut lease = Lease::new();
         let attach = Attach::new(key.clone(), HubSink::Topic(Box::new(sink))).leased(&mut lease);
         topic.hold(lease);
-        let over = table.insert(key.clone(), topic);
+        let over = table.remove_entry(key);
+        table.insert(key.clone(), topic);
         let order = terms.apply(attach, self.tick).into();
         // If the hub has ended, the sink is dropped, and the topic is over.
         let refused = self.commands.push(Command::Order(order));

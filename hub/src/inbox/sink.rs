@@ -256,13 +256,13 @@ impl<T> Clone for InboxSink<T> {
 impl<T> Drop for InboxSink<T> {
     fn drop(&mut self) {
         let hub = self.shared.hub.as_ref().filter(|_| !self.is_closed);
-        let end = hub.map(|hub| hub.end_of_dropped_sink());
+        // The subscription ends, whatever other keys it has. First, because an inbox whose last sink
+        // was dropped would end for another reason.
+        if let Some(hub) = hub {
+            self.shared.refuse(hub.end_of_dropped_sink());
+        }
         // Items that are refused are dropped with the sink.
         let _ = self.leave(false);
-        // The subscription ends, whatever other keys it has.
-        if let Some(end) = end {
-            self.shared.refuse(end);
-        }
     }
 }
 

@@ -61,13 +61,14 @@ impl<K> Groups<K> {
 }
 
 impl<K: Hash + Eq + Clone + Send + 'static> Groups<K> {
-    /// Adds a writer to the log of its kind. If there is none, `attach` makes it.
-    pub(crate) fn join<W: AsyncWrite>(
+    /// Adds a writer to the log of its kind. If there is none, `attach` makes it. What it returns last
+    /// is dropped after the lock is released.
+    pub(crate) fn join<W: AsyncWrite, R>(
         &self,
         key: K,
         kind: Kind,
         io: W,
-        attach: impl FnOnce(K) -> (Writers, Lease),
+        attach: impl FnOnce(K) -> (Writers, Lease, R),
     ) -> Writer<W> {
         let mut table = lock(&self.0);
         let of_key = table.get(&key).into_iter().flatten();
@@ -75,13 +76,18 @@ impl<K: Hash + Eq + Clone + Send + 'static> Groups<K> {
         if let Some(group) = found {
             return group.writers.join(io).member(group);
         }
-        let (writers, lease) = attach(key.clone());
+        let (writers, lease, refused) = attach(key.clone());
         let place = PlaceOf { key: key.clone(), table: Arc::downgrade(&self.0) };
         let place = Mutex::new(Box::new(place) as Box<dyn Place>);
         let group = Arc::new(Group { writers, _lease: lease, _place: place });
         let entry = Entry { kind, group: Arc::downgrade(&group) };
         let writer = group.writers.join(io).member(group);
-        table.entry(key).or_default().push(entry);
+        match table.get_mut(&key) {
+            Some(entries) => entries.push(entry),
+            None => drop(table.insert(key, vec![entry])),
+        }
+        drop(table);
+        drop(refused);
         writer
     }
 }

@@ -1,6 +1,7 @@
 //! Tests of the hub. The names are situations.
 
 mod backlog;
+mod callbacks;
 mod common;
 mod hub;
 mod inbox;
