@@ -332,7 +332,10 @@ where
     /// `encode` appends an item to a buffer. Writers of a key share a sink if their encoders have the
     /// same type and their terms the same [buffer](Terms::buffer) and [policy](Terms::overflow). The
     /// encoder of the first of them is used for all of them then, so it must not depend on the client.
-    /// If it fails or panics, these writers end as
+    /// Each function and each closure has a type of its own. But all `fn` pointers of one signature
+    /// have the same type, whatever they point to, and so have all boxes of closures.
+    ///
+    /// If the encoder fails or panics, these writers end as
     /// [`Unencoded`](crate::WriterEnd::Unencoded), and the hub goes on.
     ///
     /// The terms apply to each writer: a socket that takes no more bytes may leave as many items

@@ -136,9 +136,10 @@
 //! Publish an [`Arc`](std::sync::Arc) if items are large; keys are not cloned.
 //! `cargo bench -p stream-demux-hub` measures the example programs beside plain ones.
 //!
-//! Locks are held while keys are hashed, compared and cloned, and while wakers are cloned. These must
-//! not call back into the hub or the workers, which would wait for themselves. Whatever is dropped
-//! or woken may.
+//! Locks are held while keys are hashed, compared, cloned and printed, and while wakers are cloned.
+//! These must not call back into the hub or the workers, which would wait for themselves. Items of a
+//! topic are cloned while the items beside them are locked, so the `Clone` of an item must not read a
+//! subscription or a topic, nor wait for a task that does. Whatever is dropped or woken may call back.
 //!
 //! # Sinks, for programs that use the core crate
 //!

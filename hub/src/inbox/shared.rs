@@ -1,8 +1,8 @@
 //! What the sinks and the reader of an inbox share.
 //!
 //! Everything is behind one lock, which is held only to move items and wakers: items are dropped
-//! and tasks are woken after it is released. Three atomics save the lock. They are written under
-//! it, so a thread that takes the lock sees the truth.
+//! and tasks are woken after it is released. Three atomics save the lock. The first two are written
+//! under it, so a thread that takes the lock sees the truth.
 //!
 //! * `load` is the number of items. A sink that reads an old value either takes the lock and looks
 //!   again, or adds one item beyond the capacity.
@@ -10,10 +10,13 @@
 //!   before that sink wakes it, so the sink may hold items back until then: a burst costs one lock,
 //!   and most of its items touch nothing but the sink. A sleeping reader has taken everything, so
 //!   what is held is all there is, and at most half of the capacity.
-//! * `is_held` is set while that sink holds items back. A sink that is added in the meantime is not
-//!   ready until they are put in, because its items come later. Nor does the inbox end before: what
-//!   is held when it is closed can still be read. A hold that begins while it is closed may be seen
-//!   too late. The inbox has ended then, and what is held is refused.
+//! * `is_held` is set while that sink holds items back: by the sink, without the lock, and it is
+//!   cleared under the lock. A sink that is added in the meantime is not ready until the items are
+//!   put in, because its items come later. Nor does the inbox end before: what is held when it is
+//!   closed can still be read. A hold that begins while it is closed may be seen too late. The inbox
+//!   has ended then, and what is held is refused.
+//!
+//! Beside these, the task of a hub keeps a note of its own in `is_waited_for`.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
