@@ -70,11 +70,18 @@ impl<K: Hash + Eq + Clone + Send + 'static> Groups<K> {
         io: W,
         attach: impl FnOnce(K) -> (Writers, Lease, R),
     ) -> Writer<W> {
+        // Dropped after the lock is released: a group takes the lock if this is the last reference.
+        let mut failed = Vec::new();
         let mut table = lock(&self.0);
-        let of_key = table.get(&key).into_iter().flatten();
-        let found = of_key.filter(|entry| entry.kind == kind).find_map(|e| e.group.upgrade());
-        if let Some(group) = found {
-            return group.writers.join(io).member(group);
+        for entry in table.get(&key).into_iter().flatten() {
+            if entry.kind != kind {
+                continue;
+            }
+            let Some(group) = entry.group.upgrade() else { continue };
+            if !group.writers.have_failed() {
+                return group.writers.join(io).member(group);
+            }
+            failed.push(group);
         }
         let (writers, lease, refused) = attach(key.clone());
         let place = PlaceOf { key: key.clone(), table: Arc::downgrade(&self.0) };
@@ -88,6 +95,7 @@ impl<K: Hash + Eq + Clone + Send + 'static> Groups<K> {
         }
         drop(table);
         drop(refused);
+        drop(failed);
         writer
     }
 }

@@ -8,7 +8,7 @@ use tokio::io::AsyncWrite;
 
 use super::Writer;
 use super::seat::Seat;
-use super::shared::Shared;
+use super::shared::{Shared, SinkEnd};
 
 /// A handle with which writers join a log. [`writers`](super::writers) creates it.
 ///
@@ -43,6 +43,11 @@ impl Writers {
     /// Returns the number of writers.
     pub fn len(&self) -> usize {
         self.shared.lock().log.writers()
+    }
+
+    /// Returns `true` if an item could not be encoded: a writer that joins ends at once.
+    pub(super) fn have_failed(&self) -> bool {
+        self.shared.lock().end == Some(SinkEnd::Unencoded)
     }
 
     /// Returns `true` if there is no writer.

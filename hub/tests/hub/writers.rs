@@ -798,6 +798,40 @@ async fn writers_that_hang_at_their_limits_hold_up_nothing() {
     }
 }
 
+/// The writer ends when its socket takes the item that came before. Others come in the meantime.
+#[tokio::test(start_paused = true)]
+async fn writer_that_is_stuck_when_its_encoder_fails_does_not_end_those_that_come_later() {
+    let hub = Hub::new();
+    let fails = |n: u32, bytes: &mut Vec<u8>| match n {
+        1 => Err(ErrorKind::InvalidData.into()),
+        n => line(n, bytes),
+    };
+    let attach =
+        |pipe: &Pipe| tokio::spawn(hub.attach_writer("a", pipe.clone(), fails, Terms::new()));
+    let (stuck, late, later) = (Pipe::new(0), Pipe::new(usize::MAX), Pipe::new(usize::MAX));
+    let first = attach(&stuck);
+    for n in 0..2 {
+        hub.publish("a", n).await.unwrap();
+    }
+    assert_eq!(hub.subscribers(&"a").await, 0);
+    let others = [attach(&late), attach(&later)];
+    assert_eq!(hub.subscribers(&"a").await, 1);
+    hub.publish("a", 2).await.unwrap();
+    settle().await;
+    assert_eq!((&*late.take(), &*later.take()), ("2\n", "2\n"));
+
+    stuck.allow(usize::MAX);
+    let written = first.await.unwrap();
+    assert!(matches!(written.end, WriterEnd::Unencoded), "{written:?}");
+    assert_eq!(counts(&written), (1, 0, 0));
+    let again = attach(&stuck);
+    assert_eq!(hub.subscribers(&"a").await, 1, "it shares the sink of the others");
+    drop(hub);
+    for writer in others.into_iter().chain([again]) {
+        assert!(matches!(writer.await.unwrap().end, WriterEnd::Closed));
+    }
+}
+
 /// Waits for the end of a writer, which comes within the time of the test.
 async fn ended(writer: JoinHandle<Written>) -> Written {
     timeout(Duration::from_secs(600), writer).await.expect("it ends").unwrap()
