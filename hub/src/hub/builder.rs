@@ -270,7 +270,8 @@ impl<K, V, St, B> Builder<K, V, St, B> {
         St2: InputStream<Input = (K, V)>,
     {
         let Self { capacity, budget, flush_every, tick, replay, replay_keys, events, .. } = self;
-        let (input, hasher) = (Some(input), self.hasher);
+        let input = Some(input);
+        let hasher = self.hasher;
         Builder { capacity, budget, flush_every, tick, replay, replay_keys, events, input, hasher }
     }
 

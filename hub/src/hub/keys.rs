@@ -243,8 +243,9 @@ impl<K: Hash + Eq + Clone, V> Keys<K, V> {
             None => self.replay(&key, id),
         };
         if let Some(start) = &start {
-            let (through, from_topic) = (Arc::clone(&start.through), handover.is_some());
-            sink = HubSink::starting(sink, Begin { through, from_topic }, &self.shared.life);
+            let through = Arc::clone(&start.through);
+            let begin = Begin { through, from_topic: handover.is_some() };
+            sink = HubSink::starting(sink, begin, &self.shared.life);
         }
         let mut lease = Lease::new();
         let attach = Attach::new(key.clone(), sink).leased(&mut lease);

@@ -54,10 +54,14 @@ impl<T> List<T> {
 
     /// Wakes the task if it waits.
     fn wake(&self, mut state: MutexGuard<'_, State<T>>) {
-        let reader = state.reader.take();
-        let locked = Some(state).filter(|_| self.wakes_locked);
-        reader.into_iter().for_each(Waker::wake);
-        drop(locked);
+        let Some(reader) = state.reader.take() else { return };
+        if self.wakes_locked {
+            reader.wake();
+            drop(state);
+        } else {
+            drop(state);
+            reader.wake();
+        }
     }
 
     /// Appends items, with none of others between them. Returns them if the list is closed.

@@ -307,7 +307,8 @@ impl<K, V> Shared<K, V> {
         }
         // For the demux, a topic is one attachment.
         let copies = counts.copies.load(Relaxed);
-        let (joined, members) = (counts.joined.load(Relaxed), counts.members.load(Relaxed));
+        let joined = counts.joined.load(Relaxed);
+        let members = counts.members.load(Relaxed);
         let totals = &mut stats.totals;
         totals.copies = totals.copies.wrapping_add(copies);
         totals.delivered = totals.delivered.wrapping_add(copies);

@@ -64,9 +64,13 @@ where
     }
 
     fn stats(&self) -> Stats {
-        let (totals, waiting) = (self.totals(), self.get_ref().len() as u64);
-        let (receiving, leaving) = (self.len(), self.draining());
-        Stats { totals, waiting, receiving, leaving, ..Stats::default() }
+        Stats {
+            totals: self.totals(),
+            waiting: self.get_ref().len() as u64,
+            receiving: self.len(),
+            leaving: self.draining(),
+            ..Stats::default()
+        }
     }
 
     fn snapshot(&self) -> Snapshot<K> {

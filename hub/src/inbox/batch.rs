@@ -57,27 +57,34 @@ impl<T> Batch<T> {
     /// Puts an item in the place of the one at a position, which is lost and returned. If that was
     /// taken or lost, returns the item itself.
     pub(super) fn replace(&mut self, position: Option<u64>, item: T) -> Result<T, T> {
-        let index = position.and_then(|position| position.checked_sub(self.first));
-        let index = index.and_then(|index| usize::try_from(index).ok());
-        match index.and_then(|index| self.items.get_mut(index).zip(self.gaps.get_mut(index))) {
-            Some((old, gap)) => {
+        let Some(index) = position.and_then(|position| self.index(position)) else {
+            return Err(item);
+        };
+        match (self.items.get_mut(index), self.gaps.get_mut(index)) {
+            (Some(old), Some(gap)) => {
                 gap.lost += 1;
                 Ok(std::mem::replace(old, item))
             }
-            None => Err(item),
+            _ => Err(item),
         }
+    }
+
+    /// The index of a position, unless the item there was taken or lost.
+    fn index(&self, position: u64) -> Option<usize> {
+        let index = position.checked_sub(self.first)?;
+        usize::try_from(index).ok()
     }
 
     /// Takes these items as a whole, if there is nothing else. Otherwise returns `false`.
     #[inline]
     pub(super) fn fill(&mut self, items: &mut Vec<T>) -> bool {
-        let is_empty = self.is_empty();
-        if is_empty {
-            // Neither conversion copies anything.
-            let room = std::mem::take(&mut self.items);
-            self.items = std::mem::replace(items, room.into()).into();
+        if !self.is_empty() {
+            return false;
         }
-        is_empty
+        // Neither conversion copies anything.
+        let room = std::mem::take(&mut self.items);
+        self.items = std::mem::replace(items, room.into()).into();
+        true
     }
 
     /// An item that would have come next is lost.
@@ -110,8 +117,8 @@ impl<T> Batch<T> {
 
     /// Moves everything to the reader, which has nothing.
     pub(super) fn hand_over(&mut self, taken: &mut Taken<T>) {
-        let (first, end) = (self.first, self.end());
-        self.first = end;
+        let first = self.first;
+        self.first = self.end();
         // Neither conversion copies anything, unless the oldest items were lost.
         let room = std::mem::take(&mut taken.items);
         taken.items = std::mem::replace(&mut self.items, room.into()).into();

@@ -127,10 +127,16 @@ impl<T> Shared<T> {
             lost: 0,
             latest: HashMap::new(),
         };
-        let (may_hold, is_held) = (AtomicBool::new(false), AtomicBool::new(false));
-        let is_waited_for = AtomicBool::new(false);
-        let (load, state) = (AtomicUsize::new(0), Mutex::new(state));
-        Arc::new(Self { load, may_hold, is_held, is_waited_for, capacity, full, state, hub })
+        Arc::new(Self {
+            load: AtomicUsize::new(0),
+            may_hold: AtomicBool::new(false),
+            is_held: AtomicBool::new(false),
+            is_waited_for: AtomicBool::new(false),
+            capacity,
+            full,
+            state: Mutex::new(state),
+            hub,
+        })
     }
 
     /// Returns `true` if there is room for an item and no sink holds any back, as far as is known
@@ -346,7 +352,8 @@ impl<T> Shared<T> {
 
     fn wake_to_refusal(&self, mut state: MutexGuard<'_, State<T>>) {
         self.set_load(&state);
-        let (reader, writers) = (self.rouse(&mut state), state.writers.take());
+        let reader = self.rouse(&mut state);
+        let writers = state.writers.take();
         drop(state);
         wake_all(reader.into_iter().chain(writers));
     }
@@ -364,12 +371,15 @@ impl<T> State<T> {
 
     /// Why no more items will come, if that is known.
     pub(super) fn end(&self) -> Option<End> {
-        match self.refusal {
-            Some(_) if self.awaits_held => None,
-            None if self.sinks > 0 => None,
-            None if self.is_torn => Some(End::Aborted),
-            None => Some(End::Closed),
-            refusal => refusal,
+        if let Some(why) = self.refusal {
+            return if self.awaits_held { None } else { Some(why) };
+        }
+        if self.sinks > 0 {
+            None
+        } else if self.is_torn {
+            Some(End::Aborted)
+        } else {
+            Some(End::Closed)
         }
     }
 }

@@ -291,7 +291,8 @@ impl<T> Handover<T> {
 /// Before a topic gets an item: cuts off the readers that get it from their inboxes.
 #[cold]
 pub(super) fn cut_before<T>(shared: &Shared<T>, item: u64) {
-    let (mut due, mut others) = (Vec::new(), Vec::new());
+    let mut due = Vec::new();
+    let mut others = Vec::new();
     let handovers = std::mem::take(&mut shared.lock().handovers);
     // A reader takes the lock of its handover first, so they are looked at without that of the topic.
     for handover in handovers.iter().filter_map(Weak::upgrade) {

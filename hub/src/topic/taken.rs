@@ -105,8 +105,9 @@ impl<T> Taken<T> {
     #[inline]
     pub(super) fn take_room(&mut self) -> Room<T> {
         debug_assert!(self.is_empty());
-        let (ready, segments) = (&mut self.ready, &mut self.segments);
-        Room { ready: std::mem::take(ready), segments: std::mem::take(segments) }
+        let ready = std::mem::take(&mut self.ready);
+        let segments = std::mem::take(&mut self.segments);
+        Room { ready, segments }
     }
 
     /// Returns the next item, if it is ready.

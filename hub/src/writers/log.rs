@@ -266,7 +266,8 @@ impl Log {
 
     /// Appends a segment. Without writers, nothing is kept.
     pub(super) fn append(&mut self, segment: Segment, garbage: &mut Garbage) {
-        let (start, bytes_before) = (self.end, self.bytes);
+        let start = self.end;
+        let bytes_before = self.bytes;
         self.end += segment.len() as u64;
         self.bytes += segment.size() as u64;
         let segment = Arc::new(segment);

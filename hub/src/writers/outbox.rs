@@ -33,8 +33,16 @@ pub(super) struct Outbox {
 
 impl Outbox {
     pub(super) fn new(position: u64) -> Self {
-        let (rest, notice, pieces) = (None, Vec::new(), Vec::new());
-        Self { rest, notice, noticed: 0, untold: 0, pieces, taken: position, items: 0, bytes: 0 }
+        Self {
+            rest: None,
+            notice: Vec::new(),
+            noticed: 0,
+            untold: 0,
+            pieces: Vec::new(),
+            taken: position,
+            items: 0,
+            bytes: 0,
+        }
     }
 
     pub(super) fn taken(&self) -> u64 {

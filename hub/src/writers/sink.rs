@@ -181,7 +181,8 @@ impl<E> WritersSink<E> {
     }
 
     fn append(&mut self, segment: Segment) {
-        let (items, bytes) = (segment.len() as u64, segment.size() as u64);
+        let items = segment.len() as u64;
+        let bytes = segment.size() as u64;
         let mut state = self.shared.lock();
         state.log.append(segment, &mut self.garbage);
         let has_writers = state.log.writers() > 0;
