@@ -210,7 +210,7 @@ impl<K, V> Orders<K, V> {
                 // was the last one that was read, and is going to enter the inbox behind these.
                 drop(items.pop());
             }
-            replay.inbox.put_all(items, replay.sink);
+            replay.inbox.put_some(items, replay.sink);
         }
         start.through.store(self.shared.life.item.load(Relaxed), Relaxed);
     }

@@ -276,7 +276,7 @@ pub(crate) struct Bell<T>(Weak<Shared<T>>);
 
 impl<T> Bell<T> {
     /// Puts items in before a sink sends its first, and wakes the reader.
-    pub(crate) fn put_all(&self, items: Vec<T>, sink: u32) {
+    pub(crate) fn put_some(&self, items: Vec<T>, sink: u32) {
         if let Some(shared) = self.0.upgrade() {
             shared.put_some(items, sink);
         }

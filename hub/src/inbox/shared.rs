@@ -272,16 +272,18 @@ impl<T> Shared<T> {
         }
     }
 
-    /// Puts in what a sink has held back, and wakes the reader. `ends_hold`: others may send items
-    /// now.
+    /// Wakes the reader if it sleeps.
+    pub(super) fn wake_reader(&self) {
+        let mut state = self.lock();
+        let reader = self.rouse(&mut state);
+        drop(state);
+        wake_all(reader);
+    }
+
+    /// Puts in what a sink has held back, wakes the reader, and lets other sinks send items.
     ///
     /// Fails if the inbox had ended before the hold was noticed. The items are dropped then.
-    pub(super) fn put_all(
-        &self,
-        held: &mut Vec<T>,
-        sink: u32,
-        ends_hold: bool,
-    ) -> Result<(), InboxError> {
+    pub(super) fn end_hold(&self, held: &mut Vec<T>, sink: u32) -> Result<(), InboxError> {
         let mut dropped = Vec::new();
         let mut state = self.lock();
         let refusal = state.refusal.filter(|_| !state.awaits_held && !held.is_empty());
@@ -292,16 +294,14 @@ impl<T> Shared<T> {
                 dropped.extend(self.put(&mut state, item, sink));
             }
         }
-        if ends_hold {
-            state.awaits_held = false;
-            self.is_held.store(false, Relaxed);
-        }
-        let writers = ends_hold.then(|| state.writers.take());
+        state.awaits_held = false;
+        self.is_held.store(false, Relaxed);
+        let writers = state.writers.take();
         self.set_load(&state);
         let reader = self.rouse(&mut state);
         drop(state);
         // First, because a drop may panic.
-        wake_all(reader.into_iter().chain(writers.into_iter().flatten()));
+        wake_all(reader.into_iter().chain(writers));
         drop(dropped);
         refusal.map_or(Ok(()), |why| Err(why.into()))
     }

@@ -53,6 +53,14 @@ pub struct InboxSink<T> {
     is_closed: bool,
 }
 
+/// How a sink leaves its inbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leaving {
+    Closed,
+    /// Without being closed before.
+    Dropped,
+}
+
 impl<T> InboxSink<T> {
     pub(super) fn new(shared: &Arc<Shared<T>>) -> Self {
         Self {
@@ -136,7 +144,7 @@ impl<T> InboxSink<T> {
     /// Goes, and the inbox goes on.
     pub(crate) fn retire(mut self) {
         // Its inbox belongs to a hub: an end that came first is known to the reader.
-        let _ = self.leave(true);
+        let _ = self.leave(Leaving::Closed);
     }
 
     /// There is no room, another sink holds items back, or the inbox takes no more items.
@@ -187,19 +195,22 @@ impl<T> InboxSink<T> {
     #[inline(never)]
     fn release(&mut self) -> Result<(), InboxError> {
         self.owes_wake = false;
-        let ends_hold = mem::replace(&mut self.is_holding, false);
-        self.shared.put_all(&mut self.held, self.id, ends_hold)
+        if mem::replace(&mut self.is_holding, false) {
+            return self.shared.end_hold(&mut self.held, self.id);
+        }
+        self.shared.wake_reader();
+        Ok(())
     }
 
     /// This sink sends no more items. Fails if the last ones were refused.
-    fn leave(&mut self, gracefully: bool) -> Result<(), InboxError> {
+    fn leave(&mut self, how: Leaving) -> Result<(), InboxError> {
         if mem::replace(&mut self.is_closed, true) {
             return Ok(());
         }
         let flushed = self.flush();
         let mut state = self.shared.lock();
         state.sinks -= 1;
-        state.is_torn = !gracefully;
+        state.is_torn = how == Leaving::Dropped;
         let waker = state.writers.remove(self.id);
         state.forget(self.id);
         let reader = if state.sinks == 0 { self.shared.rouse(&mut state) } else { None };
@@ -240,7 +251,7 @@ impl<T> Sink<T> for InboxSink<T> {
     }
 
     fn poll_close(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), InboxError>> {
-        Poll::Ready(self.leave(true))
+        Poll::Ready(self.leave(Leaving::Closed))
     }
 }
 
@@ -262,7 +273,7 @@ impl<T> Drop for InboxSink<T> {
             self.shared.refuse(hub.end_of_dropped_sink());
         }
         // Items that are refused are dropped with the sink.
-        let _ = self.leave(false);
+        let _ = self.leave(Leaving::Dropped);
     }
 }
 

@@ -28,6 +28,14 @@ pub(crate) struct Cursor<T> {
     has_left: bool,
 }
 
+/// What a reader that sleeps does with items that are not flushed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unflushed {
+    /// It sleeps on.
+    Left,
+    Taken,
+}
+
 /// What a reader that takes something has no use for: to be dropped after locks are released.
 pub(crate) struct Unused<T>(Garbage<T>, Option<Waker>);
 
@@ -123,18 +131,17 @@ impl<T> Cursor<T> {
 
     /// Takes everything that has come. Completes when there is something, or nothing will ever be.
     /// With a waker, the reader sleeps otherwise.
-    ///
-    /// A reader that sleeps takes nothing before a flush, unless it `looks_again`.
     pub(crate) fn take(
         &mut self,
         taken: &mut Taken<T>,
         waker: Option<&Waker>,
-        looks_again: bool,
+        unflushed: Unflushed,
         unused: &mut Unused<T>,
     ) -> Poll<()> {
         let mut state = self.shared.lock();
         let is_asleep = self.is_asleep(&state);
-        if (!is_asleep || looks_again) && state.log.end() > self.position {
+        let may_take = !is_asleep || unflushed == Unflushed::Taken;
+        if may_take && state.log.end() > self.position {
             if let Some(room) = state.rooms.pop() {
                 taken.set_room(room);
             }

@@ -15,7 +15,7 @@ use std::task::{Poll, Waker};
 use stream_demux::Lease;
 
 use super::TopicSink;
-use super::cursor::{Cursor, Left, Unused};
+use super::cursor::{Cursor, Left, Unflushed, Unused};
 use super::segment::CloneSome;
 use super::shared::Shared;
 use super::taken::Taken;
@@ -97,7 +97,9 @@ impl<T> Reading<T> {
     pub(crate) fn take(&mut self, waker: Option<&Waker>) -> Poll<()> {
         let mut unused = Unused::nothing();
         match &mut self.tail {
-            Tail::Topic(cursor) => cursor.take(&mut self.taken, waker, false, &mut unused),
+            Tail::Topic(cursor) => {
+                cursor.take(&mut self.taken, waker, Unflushed::Left, &mut unused)
+            }
             Tail::Moving(handover) => handover.take(&mut self.taken, waker, &mut unused),
         }
     }
@@ -253,7 +255,7 @@ impl<T> Handover<T> {
         let rest = match &mut *self.lock() {
             // The reader may have been woken for its inbox. What came to the topic before that is to
             // be read before it, although it was not flushed.
-            Part::Open(cursor) => return cursor.take(taken, waker, true, unused),
+            Part::Open(cursor) => return cursor.take(taken, waker, Unflushed::Taken, unused),
             Part::Cut { rest, .. } => rest.take(),
         };
         if let Some(rest) = rest {

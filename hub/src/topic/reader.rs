@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 
-use super::cursor::{Cursor, Unused};
+use super::cursor::{Cursor, Unflushed, Unused};
 use super::segment::clone_some;
 use super::taken::Taken;
 use crate::read::{End, Lagged, Receive};
@@ -207,11 +207,12 @@ impl<T: Clone> Receive for TopicReader<T> {
 
     fn take(&mut self) {
         // If there is nothing, the caller notices.
-        let _ = self.cursor.take(&mut self.taken, None, false, &mut Unused::nothing());
+        let _ = self.cursor.take(&mut self.taken, None, Unflushed::Left, &mut Unused::nothing());
     }
 
     fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.cursor.take(&mut self.taken, Some(cx.waker()), false, &mut Unused::nothing())
+        let mut unused = Unused::nothing();
+        self.cursor.take(&mut self.taken, Some(cx.waker()), Unflushed::Left, &mut unused)
     }
 }
 
