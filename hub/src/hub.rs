@@ -1,4 +1,27 @@
 //! [`Hub`]: publish and subscribe.
+//!
+//! ```text
+//! hub             the handle
+//! ├── builder       the settings, and what starts the task
+//! ├── terms         what a subscriber may leave unread, and what happens then
+//! ├── stats         what a hub tells about itself
+//! ├── shared        what the handles, the subscriptions and the task share
+//! ├── list          what many tasks hand to one: items, and commands
+//! ├── message       an item on its way
+//! ├── task          runs the demux, answers questions, and tells everyone when it ends
+//! ├── streams       what the demux reads: items, and the orders among the commands
+//! ├── sink          what the demux writes to
+//! ├── watch         what a sink tells of itself meanwhile, and the list of these
+//! ├── hooks         the closures of the user, called by the demux
+//! ├── history       the last items of keys, for replays
+//! ├── subscription  what a subscriber reads
+//! ├── split         its halves, after a split
+//! ├── source        the topic or the inbox that it reads
+//! ├── keys          what it is subscribed to
+//! ├── topics        the topics that subscriptions on the default terms share
+//! ├── next          a single item
+//! └── panics        what panics in the middle of a duty
+//! ```
 
 mod builder;
 mod history;
@@ -6,6 +29,7 @@ mod hooks;
 mod keys;
 mod list;
 mod message;
+mod next;
 mod panics;
 mod shared;
 mod sink;
@@ -35,12 +59,13 @@ use tokio::time::timeout;
 
 pub use builder::{Builder, NoInput};
 use message::Message;
+pub use next::Next;
 use shared::Shared;
 pub use sink::SinkError;
 use sink::{Erased, HubSink};
 pub use split::{SubscriptionKeys, SubscriptionReader};
 pub use stats::{Member, Report, Stats};
-pub use subscription::{Next, Subscription};
+pub use subscription::Subscription;
 pub use terms::Terms;
 pub(crate) use terms::ticks;
 

@@ -1,4 +1,12 @@
 //! [`inbox`]: sinks, and one stream that reads what they get and is told what it has missed.
+//!
+//! ```text
+//! inbox           the function
+//! ├── sink          the end that takes items
+//! ├── reader        the end that is read
+//! ├── shared        what they share, behind one lock; the policies
+//! └── batch         items, and how many are missing where
+//! ```
 
 mod batch;
 mod reader;

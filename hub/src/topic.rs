@@ -1,4 +1,17 @@
 //! [`topic`]: a sink, and any number of readers that all get what it is sent.
+//!
+//! ```text
+//! topic           the function
+//! ├── sink          the end that takes items
+//! ├── reader        the ends that are read
+//! ├── of_hub        the topic of a key of a hub, and a reader that moves from it to an inbox
+//! ├── shared        what they share, behind one lock
+//! ├── log           items that are stored once, and positions of readers in them
+//! ├── segment       items that are stored together, and cloned by many readers
+//! ├── cursor        the place of a reader
+//! ├── taken         what a reader has taken from the log and not yet returned
+//! └── sleepers      the wakers of the readers that wait
+//! ```
 
 mod cursor;
 mod log;

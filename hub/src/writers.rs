@@ -1,4 +1,18 @@
 //! [`writers`]: a sink that encodes each item once, and any number of sockets that it is written to.
+//!
+//! ```text
+//! writers         the function, and what a writer tells at its end
+//! ├── sink          takes and encodes items
+//! ├── handle        a clonable handle with which writers join
+//! ├── groups        which writers of a hub share a sink
+//! ├── writer        the future that writes to a socket
+//! ├── outbox        what a writer is about to write
+//! ├── seat          its place in the log
+//! ├── stall         its time-out
+//! ├── shared        what the sink, the handles and the writers share, behind one lock
+//! ├── log           encoded items that are stored once, and positions of writers in them
+//! └── segment       encoded items that are stored together
+//! ```
 
 mod groups;
 mod handle;

@@ -1,4 +1,4 @@
-//! [`Subscription`]: what a subscriber reads; and [`Next`], for a single item.
+//! [`Subscription`]: what a subscriber reads.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -9,8 +9,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_core::Stream;
-use stream_demux::Lease;
-use tokio::sync::oneshot;
 
 use super::keys::{Keys, Leftovers};
 use super::shared::Shared;
@@ -194,34 +192,5 @@ impl<K: fmt::Debug, V> fmt::Debug for Subscription<K, V> {
             .field("lost", &self.lost())
             .field("end", &self.end())
             .finish_non_exhaustive()
-    }
-}
-
-/// A future of the next item of a key. [`Hub::next`](crate::Hub::next) creates it.
-///
-/// Completes with `None` if the hub ends before. Dropping it leaves the key at once.
-#[must_use = "dropping it leaves the key"]
-pub struct Next<V> {
-    item: oneshot::Receiver<V>,
-    _lease: Lease,
-}
-
-impl<V> Next<V> {
-    pub(super) fn new(item: oneshot::Receiver<V>, lease: Lease) -> Self {
-        Self { item, _lease: lease }
-    }
-}
-
-impl<V> Future for Next<V> {
-    type Output = Option<V>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<V>> {
-        Pin::new(&mut self.item).poll(cx).map(Result::ok)
-    }
-}
-
-impl<V> fmt::Debug for Next<V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Next").finish_non_exhaustive()
     }
 }
