@@ -154,6 +154,27 @@ async fn task_of_a_connection_that_panics_is_replaced_and_the_gap_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn item_behind_a_gap_is_not_received_if_its_key_is_removed_in_between() {
+    let mut test = Test::new([Plan::PanicsWhenTold]);
+    let terms = crate::Terms::new().buffer(1);
+    let mut slow = test.bridge.subscribe_with(["tea"], terms).await.unwrap();
+    test.made.recv().await.unwrap();
+    test.panics.notify_one();
+    let (engine, _) = test.made.recv().await.unwrap();
+    // The gap waits in the buffer, and makes room for this item, before which it is told then.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    engine.arrivals.push(engine.epoch, "tea".into(), Arrival::Item("after".into()));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(next(&mut slow).await, Received::Lagged(1));
+    assert_eq!(next(&mut slow).await, Received::Gap("tea".into()));
+    assert!(slow.keys().remove("tea"));
+    slow.keys().add("coffee");
+    assert_eq!(next(&mut slow).await, Received::Joined("coffee".into()));
+    test.bridge.shutdown(Duration::ZERO).await;
+    assert_eq!(slow.recv().await, None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn silent_engine_is_replaced_and_a_reason_is_given() {
     let mut test = Test::new([]);
     let mut tea = test.bridge.subscribe("tea").await.unwrap();

@@ -90,7 +90,7 @@ struct State {
     /// Keys whose `news` the reader does not know.
     news: BTreeSet<Key>,
     /// An item whose gap is told first.
-    next: Option<Received>,
+    next: Option<(Key, Bytes)>,
     reader: Option<Waker>,
     joins: u64,
 }
@@ -241,7 +241,8 @@ impl Keys {
 
     /// Removes a key. Returns `false` if the subscription does not have it.
     ///
-    /// No more items of it are received, not even those that wait in the buffer.
+    /// No more items of it are received, not even those that wait in the buffer. If the key is added
+    /// again, those that still wait there are received.
     pub fn remove(&self, key: &str) -> bool {
         self.inner.remove(key)
     }
@@ -309,15 +310,19 @@ impl Inner {
 
     fn remove(&self, key: &str) -> bool {
         let mut state = lock(&self.state);
-        let State { open: Some(open), keys, news, reader, .. } = &mut *state else { return false };
+        let State { open: Some(open), keys, news, next, reader, .. } = &mut *state else {
+            return false;
+        };
         let Some((key, seen)) = keys.remove_entry(key) else { return false };
         news.remove(&key);
+        let unread = next.take_if(|(item_key, _)| *item_key == key);
         open.items.remove(&key);
         if keys.capacity() / 8 > keys.len().max(KEYS_KEPT) {
             keys.shrink_to(keys.len() * 2);
         }
         let reader = reader.take();
         drop(state);
+        drop(unread);
         wake(reader);
         if !seen.is_joined {
             self.shared.table.forget(&key, self.id);
@@ -338,8 +343,8 @@ impl Inner {
                     Outcome::Closed => continue,
                 }
             }
-            if let Some(next) = state.next.take() {
-                return Poll::Ready(Some(next));
+            if let Some((key, item)) = state.next.take() {
+                return Poll::Ready(Some(Received::Item { key, item }));
             }
             let Some(open) = &mut state.open else { return Poll::Ready(None) };
             match Pin::new(&mut open.items).poll_next(cx) {
@@ -398,7 +403,7 @@ impl State {
         let has_gap = seen.is_joined && is_later;
         match what {
             What::Item(item) if has_gap => {
-                self.next = Some(Received::Item { key: Arc::clone(&key), item });
+                self.next = Some((Arc::clone(&key), item));
                 Some(Received::Gap(key))
             }
             What::Item(item) => Some(Received::Item { key, item }),
@@ -494,7 +499,8 @@ mod tests {
                 Received::Refused { .. } => "refused",
                 _ => "other",
             };
-            first.into_iter().chain(self.0.next.take()).map(name).collect()
+            let second = self.0.next.take().map(|(key, item)| Received::Item { key, item });
+            first.into_iter().chain(second).map(name).collect()
         }
 
         fn item(&mut self, epoch: u64) -> Vec<&'static str> {
