@@ -5,14 +5,16 @@
 //! so a room that the client leaves is left at once, and what it says is heard. Meanwhile lines wait
 //! in the buffer of the subscription; the oldest make room, and the client is told how many.
 
+use std::io;
+use std::pin::pin;
 use std::time::Duration;
 
 use axum::extract::ws::{Message, WebSocket};
-use futures::stream::{SplitSink, SplitStream};
-use futures::{SinkExt, StreamExt};
+use futures::stream::SplitSink;
+use futures::{SinkExt, Stream, StreamExt};
 use stream_demux_bridge::{Bridge, Keys, Received, Subscription, Terms};
 use tokio::sync::mpsc::{self, Receiver, Sender};
-use tokio::time::{interval, timeout};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 /// Lines that may wait for a slow client: a few seconds of a busy room.
 const LINES: usize = 256;
@@ -21,8 +23,10 @@ const PREFIX: &str = "chat:";
 /// Each room takes memory here and a subscription of the engine.
 const ROOMS: usize = 100;
 pub(crate) const LONGEST_MESSAGE: usize = 4_096;
-/// A client that takes nothing for this long is gone. The pings find those that nothing is said to.
+/// A client that takes nothing for this long is gone. The client is also sent a ping this often.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// A client from which nothing comes for this long is gone: it has answered neither of two pings.
+const SILENCE: Duration = PATIENCE.saturating_mul(2);
 
 pub(crate) async fn talk(socket: WebSocket, chat: Bridge) {
     let said = chat.subscription(Terms::new().buffer(LINES));
@@ -38,12 +42,13 @@ pub(crate) async fn talk(socket: WebSocket, chat: Bridge) {
 
 /// Does what the client asks for: `join ROOM`, `leave ROOM`, `say ROOM TEXT`.
 async fn listen(
-    mut reader: SplitStream<WebSocket>,
+    mut reader: impl Stream<Item = Result<Message, axum::Error>> + Unpin,
     rooms: Keys,
     chat: Bridge,
     errors: Sender<String>,
 ) -> Result<(), axum::Error> {
-    while let Some(message) = reader.next().await {
+    // The answers to pings are messages, too.
+    while let Some(message) = within(SILENCE, reader.next()).await? {
         let Message::Text(message) = message? else { continue };
         let mut words = message.splitn(3, ' ');
         let answer = match (words.next(), words.next(), words.next()) {
@@ -80,6 +85,7 @@ async fn speak(
 ) -> Result<(), axum::Error> {
     let mut batch = Vec::new();
     let mut pings = interval(PATIENCE);
+    pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             count = said.recv_many(&mut batch, LINES) => {
@@ -121,5 +127,85 @@ async fn write(
         }
         writer.flush().await
     };
-    timeout(PATIENCE, all).await.map_err(axum::Error::new)?
+    within(PATIENCE, all).await?
+}
+
+/// Waits for something that a client does, for this long at most.
+///
+/// The time is counted in tenths. A process that was stopped finds one of them over, however long
+/// that was, and has the rest to look at its sockets.
+async fn within<T>(time: Duration, event: impl Future<Output = T>) -> Result<T, axum::Error> {
+    const PARTS: u32 = 10;
+    let mut event = pin!(event);
+    for _ in 0..PARTS {
+        if let Ok(done) = timeout(time / PARTS, &mut event).await {
+            return Ok(done);
+        }
+    }
+    Err(axum::Error::new(io::Error::from(io::ErrorKind::TimedOut)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use futures::channel::mpsc::{UnboundedSender, unbounded};
+    use tokio::task::JoinHandle;
+    use tokio::time::{Instant, advance, sleep};
+
+    use super::*;
+
+    type Frames = UnboundedSender<Result<Message, axum::Error>>;
+
+    fn pong() -> Message {
+        Message::Pong("".into())
+    }
+
+    /// The half of a client that reads, and what it reads.
+    fn listening() -> (Frames, JoinHandle<Result<(), axum::Error>>) {
+        let (frames, reader) = unbounded();
+        let chat = Bridge::local();
+        let rooms = chat.subscription(Terms::new()).keys();
+        let (errors, _) = mpsc::channel(1);
+        (frames, tokio::spawn(listen(reader, rooms, chat, errors)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn client_that_vanishes_from_a_silent_room_is_given_up() {
+        let (frames, client) = listening();
+        for _ in 0..100 {
+            frames.unbounded_send(Ok(pong())).unwrap();
+            sleep(PATIENCE).await;
+        }
+        assert!(!client.is_finished(), "it answers");
+        let last = Instant::now();
+        let end = timeout(2 * SILENCE, client).await.expect("it ends");
+        assert!(end.unwrap().is_err());
+        assert!(last.elapsed() <= SILENCE, "{:?}", last.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn process_that_was_stopped_reads_before_it_gives_a_client_up() {
+        let (frames, client) = listening();
+        frames.unbounded_send(Ok(pong())).unwrap();
+        sleep(PATIENCE).await;
+        // The time is over before anything is read.
+        advance(100 * SILENCE).await;
+        sleep(Duration::from_secs(1)).await;
+        assert!(!client.is_finished());
+        frames.unbounded_send(Ok(pong())).unwrap();
+        sleep(PATIENCE).await;
+        assert!(!client.is_finished());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_that_a_process_is_stopped_for_does_not_run() {
+        let waiting = tokio::spawn(within(PATIENCE, pending::<()>()));
+        sleep(PATIENCE / 2).await;
+        advance(100 * PATIENCE).await;
+        sleep(PATIENCE / 4).await;
+        assert!(!waiting.is_finished());
+        sleep(PATIENCE / 2).await;
+        assert!(waiting.is_finished());
+    }
 }
