@@ -19,7 +19,7 @@ use crate::nats::Nats;
 use crate::publisher::{Publish, Publisher};
 #[cfg(feature = "redis")]
 use crate::redis::Redis;
-use crate::settings::Settings;
+use crate::settings::{LONGEST_TIME, Settings};
 use crate::shared::{Input, Shared};
 use crate::status::{self, Role, Status};
 use crate::subscription::Subscription;
@@ -226,7 +226,7 @@ pub struct Builder {
 impl Builder {
     /// Sets how long [`publish`](Bridge::publish) may take; the default is 5 seconds.
     pub fn publish_timeout(mut self, time: Duration) -> Self {
-        self.settings.publish_timeout = time;
+        self.settings.publish_timeout = time.min(LONGEST_TIME);
         self
     }
 
@@ -255,13 +255,13 @@ impl Builder {
     #[track_caller]
     pub fn heartbeat(mut self, time: Duration) -> Self {
         assert!(!time.is_zero(), "`heartbeat` must be longer than zero");
-        self.settings.heartbeat = time;
+        self.settings.heartbeat = time.min(LONGEST_TIME);
         self
     }
 
     /// Sets how long an attempt to connect may take; the default is 5 seconds.
     pub fn connect_timeout(mut self, time: Duration) -> Self {
-        self.settings.connect_timeout = time;
+        self.settings.connect_timeout = time.min(LONGEST_TIME);
         self
     }
 
@@ -275,8 +275,8 @@ impl Builder {
     /// Each delay is a random part of that, half of it at least. A connection that has lasted for
     /// twice the longest delay begins anew with the shortest.
     pub fn reconnect_delay(mut self, shortest: Duration, longest: Duration) -> Self {
-        self.settings.shortest_delay = shortest;
-        self.settings.longest_delay = longest;
+        self.settings.shortest_delay = shortest.min(LONGEST_TIME);
+        self.settings.longest_delay = longest.min(LONGEST_TIME);
         self
     }
 

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, timeout};
 
 use crate::arrivals::Arrival;
-use crate::bridge::{Bridge, PublishError, SubscribeError};
+use crate::bridge::{Bridge, Builder, PublishError, SubscribeError};
 use crate::engine::{Connection, Engine, Failure, Line, Subscriber};
 use crate::event::Key;
 use crate::lock::lock;
@@ -120,11 +120,15 @@ struct Test {
 
 impl Test {
     fn new(plans: impl IntoIterator<Item = Plan>) -> Self {
+        Self::with(Bridge::builder(), plans)
+    }
+
+    fn with(settings: Builder, plans: impl IntoIterator<Item = Plan>) -> Self {
         let (sender, made) = unbounded_channel();
         let panics = Arc::<tokio::sync::Notify>::default();
         let plans = Mutex::new(plans.into_iter().collect());
         let fake = Fake { plans, made: sender, panics: Arc::clone(&panics) };
-        Self { bridge: Bridge::builder().start(fake), made, panics }
+        Self { bridge: settings.start(fake), made, panics }
     }
 }
 
@@ -203,6 +207,36 @@ async fn engine_that_hangs_or_refuses_is_asked_less_and_less_often() {
         let whole = Duration::from_millis(100 << n);
         assert!(*delay >= whole / 2 && *delay <= whole + Duration::from_millis(2), "{delays:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_that_no_clock_shows_is_never_over() {
+    let settings: [fn(Builder, Duration) -> Builder; 4] = [
+        Builder::publish_timeout,
+        Builder::connect_timeout,
+        Builder::heartbeat,
+        |builder, time| builder.reconnect_delay(Duration::ZERO, time),
+    ];
+    for (n, set) in settings.into_iter().enumerate() {
+        let test = Test::with(set(Bridge::builder(), Duration::MAX), [Plan::PanicsWhenTold]);
+        let mut tea = test.bridge.subscribe("tea").await.unwrap();
+        test.bridge.publish("tea", "hello").await.unwrap();
+        assert_eq!(test.bridge.status().borrow().publishing.breaks, 0, "setting {n}");
+        test.panics.notify_one();
+        assert_eq!(next(&mut tea).await, Received::Gap("tea".into()), "setting {n}");
+        assert_eq!(test.bridge.status().borrow().receiving.breaks, 1, "setting {n}");
+        test.bridge.shutdown(Duration::MAX).await;
+    }
+    // With the longest delay, it does not connect again, and goes on.
+    let delays = Bridge::builder().reconnect_delay(Duration::MAX, Duration::ZERO);
+    let test = Test::with(delays, [Plan::PanicsWhenTold]);
+    let mut tea = test.bridge.subscribe("tea").await.unwrap();
+    test.panics.notify_one();
+    assert!(timeout(Duration::from_secs(3_600), tea.recv()).await.is_err());
+    test.bridge.publish("tea", "hello").await.unwrap();
+
+    let bridge = Bridge::builder().publish_timeout(Duration::MAX).local();
+    bridge.publish("tea", "hello").await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,6 +2,11 @@
 
 use std::time::Duration;
 
+/// Longer times are cut to this, thirty years, so that points in time and multiples of a time can be
+/// calculated. Not every clock shows a hundred.
+pub(crate) const LONGEST_TIME: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+
+/// No time is longer than [`LONGEST_TIME`].
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) publish_timeout: Duration,
