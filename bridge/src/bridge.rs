@@ -383,6 +383,8 @@ pub enum PublishError {
     /// published.
     NotSent(Arc<str>),
     /// The item was sent, and the engine has not answered: it may have been published.
+    ///
+    /// With Redis, what was handed to the client library counts as sent.
     InDoubt(Arc<str>),
     /// The engine has answered with an error. The item is not published.
     Refused(Arc<str>),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
 
@@ -46,14 +46,27 @@ pub(crate) trait Line: Clone + Send + Sync + 'static {
 
     fn unsubscribe(&self, key: &str) -> impl Future<Output = Result<(), Failure>> + Send + 'static;
 
-    /// Completes when the engine has accepted the item.
+    /// Completes when the engine has accepted the item. The claim is taken before the item is sent.
     fn publish(
         &self,
         key: &str,
         item: &Bytes,
+        claim: Claim,
     ) -> impl Future<Output = Result<(), Failure>> + Send + 'static;
 
     fn ping(&self) -> impl Future<Output = Result<(), Failure>> + Send + 'static;
+}
+
+/// Decides whether an item is sent. The connection takes it before it sends the item, and the
+/// publisher when it gives up: the first of them has it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Claim(Arc<AtomicBool>);
+
+impl Claim {
+    /// Returns `true` if it was not taken before.
+    pub(crate) fn take(&self) -> bool {
+        !self.0.swap(true, Relaxed)
+    }
 }
 
 /// Why a command failed.

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::arrivals::Arrival;
 use crate::bridge::{Bridge, Builder, PublishError, SubscribeError};
-use crate::engine::{Connection, Engine, Failure, Line, Subscriber};
+use crate::engine::{Claim, Connection, Engine, Failure, Line, Subscriber};
 use crate::event::Key;
 use crate::lock::lock;
 use crate::subscription::{Received, Subscription};
@@ -99,6 +99,7 @@ impl Line for FakeLine {
         &self,
         _: &str,
         _: &Bytes,
+        _: Claim,
     ) -> impl Future<Output = Result<(), Failure>> + Send + 'static {
         std::future::ready(Ok(()))
     }

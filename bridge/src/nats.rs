@@ -23,7 +23,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::arrivals::Gate;
-use crate::engine::{Connection, Engine, Failure, Line, Subscriber};
+use crate::engine::{Claim, Connection, Engine, Failure, Line, Subscriber};
 use crate::event::Key;
 use crate::nats::address::Address;
 use crate::nats::driver::{Command, Driver, Request};
@@ -155,9 +155,10 @@ impl Line for NatsLine {
         &self,
         key: &str,
         item: &Bytes,
+        claim: Claim,
     ) -> impl Future<Output = Result<(), Failure>> + Send + 'static {
         let command = subject_of(key);
-        self.send(command.map(|subject| Command::Publish { subject, item: item.clone() }))
+        self.send(command.map(|subject| Command::Publish { subject, item: item.clone(), claim }))
     }
 
     fn ping(&self) -> impl Future<Output = Result<(), Failure>> + Send + 'static {

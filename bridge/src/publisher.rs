@@ -8,7 +8,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::bridge::PublishError;
-use crate::engine::{Failure, Line};
+use crate::engine::{Claim, Failure, Line};
 use crate::shared::Shared;
 
 /// A publisher, whatever its engine.
@@ -22,8 +22,9 @@ pub(crate) trait Publish: Send + Sync {
 }
 
 pub(crate) struct Publisher<L> {
-    /// The connection, while there is one.
-    line: watch::Receiver<Option<L>>,
+    /// The connection, while there is one. Only clones are read, so each clone begins with the one
+    /// that is there.
+    lines: watch::Receiver<Option<L>>,
     /// A permit for each item that may be on its way. Publishers that wait for one keep their items
     /// themselves.
     window: Semaphore,
@@ -31,30 +32,31 @@ pub(crate) struct Publisher<L> {
 }
 
 impl<L: Line> Publisher<L> {
-    pub(crate) fn new(line: watch::Receiver<Option<L>>, shared: &Arc<Shared>) -> Self {
+    pub(crate) fn new(lines: watch::Receiver<Option<L>>, shared: &Arc<Shared>) -> Self {
         let window = Semaphore::new(shared.settings.window.min(Semaphore::MAX_PERMITS));
-        Self { line, window, shared: Arc::clone(shared) }
+        Self { lines, window, shared: Arc::clone(shared) }
     }
 
     async fn publish(&self, key: &str, item: Bytes, deadline: Instant) -> Result<(), PublishError> {
         let Ok(permit) = timeout_at(deadline, self.window.acquire()).await else {
-            let reason = "too many other items wait for the engine".into();
-            return Err(PublishError::NotSent(reason));
+            return Err(too_late());
         };
-        let mut lines = self.line.clone();
-        let Ok(line) = timeout_at(deadline, lines.wait_for(Option::is_some)).await else {
-            return Err(PublishError::NotSent(self.why_not_connected()));
+        let mut lines = self.lines.clone();
+        let answer = loop {
+            let line = self.next_line(&mut lines, deadline).await?;
+            // What is late already is not sent: it could only be in doubt.
+            if Instant::now() >= deadline {
+                return Err(too_late());
+            }
+            let claim = Claim::default();
+            let sending = line.publish(key, &item, claim.clone());
+            match timeout_at(deadline, sending).await {
+                // It was not sent: the next connection can take it.
+                Ok(Err(Failure::Broken(_))) if claim.take() => {}
+                Err(_) if claim.take() => return Err(too_late()),
+                answer => break answer,
+            }
         };
-        // The sender is dropped only when the bridge has ended.
-        let Some(line) = line.ok().and_then(|line| line.clone()) else {
-            return Err(PublishError::Closed);
-        };
-        // What is late already is not sent: it could only be in doubt.
-        if Instant::now() >= deadline {
-            let reason = "too many other items wait for the engine".into();
-            return Err(PublishError::NotSent(reason));
-        }
-        let answer = timeout_at(deadline, line.publish(key, &item)).await;
         drop(permit);
         match answer {
             Ok(Ok(())) => Ok(()),
@@ -64,6 +66,26 @@ impl<L: Line> Publisher<L> {
                 let time = self.shared.settings.publish_timeout;
                 let reason = format!("the engine did not answer within {time:?}");
                 Err(PublishError::InDoubt(reason.into()))
+            }
+        }
+    }
+
+    /// Waits for a connection that this receiver has not seen.
+    async fn next_line(
+        &self,
+        lines: &mut watch::Receiver<Option<L>>,
+        deadline: Instant,
+    ) -> Result<L, PublishError> {
+        loop {
+            match timeout_at(deadline, lines.changed()).await {
+                Ok(Ok(())) => {
+                    if let Some(line) = &*lines.borrow_and_update() {
+                        return Ok(line.clone());
+                    }
+                }
+                // The sender is dropped only when the bridge has ended.
+                Ok(Err(_)) => return Err(PublishError::Closed),
+                Err(_) => return Err(PublishError::NotSent(self.why_not_connected())),
             }
         }
     }
@@ -78,6 +100,10 @@ impl<L: Line> Publisher<L> {
     }
 }
 
+fn too_late() -> PublishError {
+    PublishError::NotSent("too many other items wait for the engine".into())
+}
+
 impl<L: Line> Publish for Publisher<L> {
     fn publish<'a>(
         &'a self,
@@ -86,5 +112,109 @@ impl<L: Line> Publish for Publisher<L> {
         deadline: Instant,
     ) -> BoxFuture<'a, Result<(), PublishError>> {
         Box::pin(self.publish(key, item, deadline))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::settings::Settings;
+
+    /// What a connection does with an item.
+    #[derive(Debug, Clone, Copy)]
+    enum Plan {
+        Accepts,
+        BreaksUnsent,
+        BreaksWhenSent,
+        HangsUnsent,
+        HangsWhenSent,
+    }
+
+    impl Line for Plan {
+        fn subscribe(&self, _: &str) -> impl Future<Output = Result<(), Failure>> + Send + 'static {
+            pending()
+        }
+
+        fn unsubscribe(
+            &self,
+            _: &str,
+        ) -> impl Future<Output = Result<(), Failure>> + Send + 'static {
+            pending()
+        }
+
+        fn publish(
+            &self,
+            _: &str,
+            _: &Bytes,
+            claim: Claim,
+        ) -> impl Future<Output = Result<(), Failure>> + Send + 'static {
+            let plan = *self;
+            async move {
+                if matches!(plan, Self::Accepts | Self::BreaksWhenSent | Self::HangsWhenSent) {
+                    assert!(claim.take());
+                }
+                match plan {
+                    Self::Accepts => Ok(()),
+                    Self::BreaksUnsent | Self::BreaksWhenSent => Err(Failure::Broken("cut".into())),
+                    Self::HangsUnsent | Self::HangsWhenSent => pending().await,
+                }
+            }
+        }
+
+        fn ping(&self) -> impl Future<Output = Result<(), Failure>> + Send + 'static {
+            pending()
+        }
+    }
+
+    type Lines = watch::Sender<Option<Plan>>;
+
+    fn publisher(first: Plan) -> (Lines, Publisher<Plan>) {
+        let (lines, receiver) = watch::channel(None);
+        let publisher = Publisher::new(receiver, &Shared::new(Settings::default(), false));
+        lines.send_replace(Some(first));
+        (lines, publisher)
+    }
+
+    async fn publish(publisher: &Publisher<Plan>) -> Result<(), PublishError> {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        publisher.publish("tea", "hello".into(), deadline).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn item_that_a_broken_connection_has_not_sent_waits_for_the_next_one() {
+        let (lines, publisher) = publisher(Plan::BreaksUnsent);
+        let publishing = tokio::spawn(async move { publish(&publisher).await });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!publishing.is_finished());
+        lines.send_replace(None);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!publishing.is_finished());
+        lines.send_replace(Some(Plan::Accepts));
+        assert_eq!(publishing.await.unwrap(), Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn item_is_in_doubt_only_if_it_was_sent() {
+        for (plan, is_in_doubt) in [
+            (Plan::BreaksUnsent, false),
+            (Plan::BreaksWhenSent, true),
+            (Plan::HangsUnsent, false),
+            (Plan::HangsWhenSent, true),
+        ] {
+            let (_lines, publisher) = publisher(plan);
+            let error = publish(&publisher).await.unwrap_err();
+            assert_eq!(error.is_in_doubt(), is_in_doubt, "{plan:?}: {error}");
+            assert!(is_in_doubt || matches!(error, PublishError::NotSent(_)), "{plan:?}: {error}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn item_that_was_not_sent_when_the_bridge_ends_is_not_published() {
+        let (lines, publisher) = publisher(Plan::BreaksUnsent);
+        drop(lines);
+        assert_eq!(publish(&publisher).await, Err(PublishError::Closed));
     }
 }

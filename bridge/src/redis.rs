@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use tokio::net::UnixStream;
 
 use crate::arrivals::{Arrival, Gate};
-use crate::engine::{Connection, Engine, Failure, Line, Subscriber};
+use crate::engine::{Claim, Connection, Engine, Failure, Line, Subscriber};
 use crate::url::UrlError;
 
 /// The address of a Redis server.
@@ -148,7 +148,10 @@ impl Line for RedisLine {
         &self,
         key: &str,
         item: &Bytes,
+        claim: Claim,
     ) -> impl Future<Output = Result<(), Failure>> + Send + 'static {
+        // The client library does not tell whether it has written a command.
+        claim.take();
         self.send(cmd("PUBLISH").arg(key).arg(&item[..]).take())
     }
 

@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, Wr
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::arrivals::Arrival;
-use crate::engine::{Failure, Subscriber};
+use crate::engine::{Claim, Failure, Subscriber};
 use crate::event::Key;
 use crate::lock::lock;
 use crate::nats::wire::{Info, Said, parse};
@@ -24,7 +24,7 @@ pub(crate) struct Request {
 pub(crate) enum Command {
     Subscribe { key: Key, subject: String },
     Unsubscribe { key: Key },
-    Publish { subject: String, item: Bytes },
+    Publish { subject: String, item: Bytes, claim: Claim },
     Ping,
 }
 
@@ -236,12 +236,15 @@ impl State {
                 }
                 About::Unsubscribe { key }
             }
-            Command::Publish { subject, item } => {
+            Command::Publish { subject, item, claim } => {
                 let (size, most) = (item.len(), self.largest_item);
                 if size > most {
                     // The server would close the connection.
                     let reason = format!("the item has {size} bytes, and the engine takes {most}");
                     let _ = answer.send(Err(Failure::Refused(reason.into())));
+                    return;
+                }
+                if !claim.take() {
                     return;
                 }
                 let _ = write!(bytes, "PUB {subject} {size}\r\n");
@@ -356,7 +359,8 @@ mod tests {
     }
 
     fn publish(subject: &str, item: &'static str) -> Command {
-        Command::Publish { subject: subject.to_owned(), item: item.into() }
+        let claim = Claim::default();
+        Command::Publish { subject: subject.to_owned(), item: item.into(), claim }
     }
 
     fn refused(reason: &str) -> Result<(), Failure> {
@@ -386,6 +390,21 @@ mod tests {
             ("tea".to_owned(), Arrival::Unsubscribed),
         ];
         assert_eq!(test.arrived(), expected);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn item_whose_publisher_has_given_up_is_not_sent() {
+        let mut test = Test::new();
+        let claim = Claim::default();
+        assert!(claim.take());
+        let (subject, item) = ("tea".to_owned(), "late".into());
+        let late = test.ask(Command::Publish { subject, item, claim }).await;
+        let claim = Claim::default();
+        let (subject, item) = ("tea".to_owned(), "hello".into());
+        let _said = test.ask(Command::Publish { subject, item, claim: claim.clone() }).await;
+        test.hears("PUB tea 5\r\nhello\r\nPING\r\n").await;
+        assert!(!claim.take());
+        assert!(late.await.is_err());
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,11 +4,11 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
-use stream_demux_bridge::{Bridge, PublishError, Received, SubscribeError, Terms};
+use stream_demux_bridge::{Bridge, Bytes, PublishError, Received, SubscribeError, Terms};
 use test_servers::{Nats, Server};
 use tokio::time::timeout;
 
-use crate::common::{WATCHDOG, connected, eventually, item, next, patient, publish};
+use crate::common::{Proxy, WATCHDOG, connected, eventually, item, next, patient, publish};
 use crate::engine::Engine;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -111,6 +111,35 @@ async fn item_or_key_that_is_too_long_is_refused_and_nothing_breaks() {
 
     let status = here.status().borrow().clone();
     assert_eq!((status.receiving.breaks, status.publishing.breaks), (0, 0), "{status:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn item_that_was_not_sent_when_the_connection_broke_waits_for_the_next_one() {
+    let Some(server) = Server::<Nats>::start(&[]) else { return };
+    let proxy = Proxy::start(server.port).await;
+    let settings = patient().heartbeat(Duration::from_secs(1));
+    let here = Nats::bridge(settings.connect_timeout(Duration::from_secs(1)), proxy.port).unwrap();
+    connected(&here, true).await;
+    proxy.freeze();
+    // Four times what the buffers of two sockets hold.
+    let item = Bytes::from(vec![0; 200 * 1_024]);
+    let mut crowd = tokio::task::JoinSet::new();
+    for _ in 0..300 {
+        let here = here.clone();
+        let item = item.clone();
+        crowd.spawn(async move { here.publish("tea", item).await });
+    }
+    connected(&here, false).await;
+    proxy.open();
+    let mut accepted = 0;
+    while let Some(answer) = timeout(WATCHDOG, crowd.join_next()).await.expect("all end") {
+        match answer.unwrap() {
+            Ok(()) => accepted += 1,
+            Err(error) => assert!(error.is_in_doubt(), "{error}"),
+        }
+    }
+    assert!(accepted > 100, "{accepted} of 300");
+    assert!(accepted < 300, "nothing was sent to the connection that broke");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
