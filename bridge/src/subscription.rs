@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use futures_core::Stream;
-use stream_demux_hub::{End, Hub, Lagged, Terms};
+use stream_demux_hub::{End, Hub, Lagged, SubscriptionKeys, SubscriptionReader, Terms};
 use tokio::runtime::Handle;
 
 use crate::bridge::SubscribeError;
@@ -66,6 +66,10 @@ pub enum Received {
 /// * Dropping it leaves: keys without another subscriber in this process are unsubscribed.
 pub struct Subscription {
     inner: Arc<Inner>,
+    /// Read without the lock of `inner`: it drops the wakers of readers.
+    events: SubscriptionReader<Key, Event>,
+    /// What was read, and is told after the news and behind its gap.
+    read: Option<Result<Event, Lagged>>,
 }
 
 /// Adds keys to a [`Subscription`] and removes them, while another task reads it.
@@ -89,15 +93,13 @@ struct State {
     keys: HashMap<Key, Seen>,
     /// Keys whose `news` the reader does not know.
     news: BTreeSet<Key>,
-    /// An item whose gap is told first.
-    next: Option<(Key, Bytes)>,
     reader: Option<Waker>,
     joins: u64,
 }
 
-/// Gone with the subscription, so that handles of keys do not keep the hub open.
+/// How keys are added and removed at the hub.
 struct Open {
-    items: stream_demux_hub::Subscription<Key, Event>,
+    keys: SubscriptionKeys<Key, Event>,
     hub: WeakHub,
 }
 
@@ -117,18 +119,17 @@ struct Seen {
 impl Subscription {
     pub(crate) fn new(hub: &Arc<Hub<Key, Event>>, shared: Arc<Shared>, terms: Terms) -> Self {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
-        let open = Open { items: hub.subscribe_with([], terms), hub: Arc::downgrade(hub) };
+        let (events, keys) = hub.subscribe_with([], terms).split();
         let state = State {
-            open: Some(open),
+            open: Some(Open { keys, hub: Arc::downgrade(hub) }),
             keys: HashMap::new(),
             news: BTreeSet::new(),
-            next: None,
             reader: None,
             joins: 0,
         };
         let id = NEXT_ID.fetch_add(1, Relaxed);
         let inner = Inner { id, shared, runtime: Handle::current(), state: Mutex::new(state) };
-        Self { inner: Arc::new(inner) }
+        Self { inner: Arc::new(inner), events, read: None }
     }
 
     /// Returns a handle that adds and removes keys.
@@ -142,7 +143,7 @@ impl Subscription {
     ///
     /// Cancel safe: if the future is dropped before it completes, nothing was taken.
     pub async fn recv(&mut self) -> Option<Received> {
-        poll_fn(|cx| self.inner.poll_recv(cx)).await
+        poll_fn(|cx| self.poll_recv(cx)).await
     }
 
     /// Waits until there is something to read, and appends up to `limit` of it to `buffer`.
@@ -159,7 +160,7 @@ impl Subscription {
         let before = buffer.len();
         poll_fn(|cx| {
             while buffer.len() - before < limit {
-                match self.inner.poll_recv(cx) {
+                match self.poll_recv(cx) {
                     Poll::Ready(Some(received)) => buffer.push(received),
                     Poll::Ready(None) => break,
                     Poll::Pending if buffer.len() > before => break,
@@ -174,12 +175,43 @@ impl Subscription {
     /// Returns why no more items will come, as soon as that is certain. There may still be some to
     /// read.
     pub fn end(&self) -> Option<End> {
-        lock(&self.inner.state).open.as_ref().and_then(|open| open.items.end())
+        self.events.end()
     }
 
     /// Returns how many items this subscription has lost so far because it was too slow.
     pub fn lost(&self) -> u64 {
-        lock(&self.inner.state).open.as_ref().map_or(0, |open| open.items.lost())
+        self.events.lost()
+    }
+
+    fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<Received>> {
+        loop {
+            let mut has_ended = false;
+            let mut waker = None;
+            if self.read.is_none() {
+                match Pin::new(&mut self.events).poll_next(cx) {
+                    Poll::Ready(Some(read)) => self.read = Some(read),
+                    Poll::Ready(None) => has_ended = true,
+                    Poll::Pending => waker = Some(cx.waker().clone()),
+                }
+            }
+            let mut state = lock(&self.inner.state);
+            if let Some(received) = state.tell_news().or_else(|| state.receive(&mut self.read)) {
+                return Poll::Ready(Some(received));
+            }
+            if has_ended {
+                return Poll::Ready(None);
+            }
+            if waker.is_some() {
+                // Also woken by news, and when the keys change.
+                let replaced = std::mem::replace(&mut state.reader, waker);
+                drop(state);
+                drop(replaced);
+                return Poll::Pending;
+            }
+            drop(state);
+            // What is for no key of the subscription.
+            self.read = None;
+        }
     }
 
     /// Adds keys and waits until the engine has confirmed all of them.
@@ -208,7 +240,7 @@ impl Stream for Subscription {
     type Item = Received;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Received>> {
-        self.inner.poll_recv(cx)
+        self.get_mut().poll_recv(cx)
     }
 }
 
@@ -218,9 +250,9 @@ impl Drop for Subscription {
         let open = state.open.take();
         let keys = std::mem::take(&mut state.keys);
         state.news.clear();
-        let next = state.next.take();
+        let reader = state.reader.take();
         drop(state);
-        drop((open, next));
+        drop((open, reader));
         for (key, seen) in keys {
             if !seen.is_joined {
                 self.inner.shared.table.forget(&key, self.inner.id);
@@ -280,7 +312,7 @@ impl Inner {
             let seen = Seen { join: *joins, is_joined: false, epoch: 0, news: None };
             known.insert(Arc::clone(&key), seen);
             // A key that reached its limit may still be known to the hub's subscription.
-            open.items.add(Arc::clone(&key));
+            open.keys.add(Arc::clone(&key));
             added.push((key, *joins));
         }
         let reader = reader.take();
@@ -310,19 +342,15 @@ impl Inner {
 
     fn remove(&self, key: &str) -> bool {
         let mut state = lock(&self.state);
-        let State { open: Some(open), keys, news, next, reader, .. } = &mut *state else {
-            return false;
-        };
+        let State { open: Some(open), keys, news, reader, .. } = &mut *state else { return false };
         let Some((key, seen)) = keys.remove_entry(key) else { return false };
         news.remove(&key);
-        let unread = next.take_if(|(item_key, _)| *item_key == key);
-        open.items.remove(&key);
+        open.keys.remove(&key);
         if keys.capacity() / 8 > keys.len().max(KEYS_KEPT) {
             keys.shrink_to(keys.len() * 2);
         }
         let reader = reader.take();
         drop(state);
-        drop(unread);
         wake(reader);
         if !seen.is_joined {
             self.shared.table.forget(&key, self.id);
@@ -330,48 +358,15 @@ impl Inner {
         true
     }
 
-    fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Option<Received>> {
-        let mut state = lock(&self.state);
-        loop {
-            if let Some((key, outcome)) = state.take_news() {
-                match outcome {
-                    Outcome::Joined(_) => return Poll::Ready(Some(Received::Joined(key))),
-                    Outcome::Refused(reason) => {
-                        return Poll::Ready(Some(Received::Refused { key, reason }));
-                    }
-                    // The items end, too.
-                    Outcome::Closed => continue,
-                }
-            }
-            if let Some((key, item)) = state.next.take() {
-                return Poll::Ready(Some(Received::Item { key, item }));
-            }
-            let Some(open) = &mut state.open else { return Poll::Ready(None) };
-            match Pin::new(&mut open.items).poll_next(cx) {
-                Poll::Ready(Some(Ok(event))) => {
-                    if let Some(received) = state.receive(event) {
-                        return Poll::Ready(Some(received));
-                    }
-                }
-                Poll::Ready(Some(Err(Lagged(lost)))) => {
-                    return Poll::Ready(Some(Received::Lagged(lost)));
-                }
-                Poll::Ready(None) => return Poll::Ready(None),
-                Poll::Pending => {
-                    // Also woken by news, and when the keys change.
-                    state.reader = Some(cx.waker().clone());
-                    return Poll::Pending;
-                }
-            }
-        }
-    }
-
     fn poll_news(&self, cx: &mut Context<'_>) -> Poll<(Key, Outcome)> {
+        let waker = cx.waker().clone();
         let mut state = lock(&self.state);
         if let Some(news) = state.take_news() {
             return Poll::Ready(news);
         }
-        state.reader = Some(cx.waker().clone());
+        let replaced = state.reader.replace(waker);
+        drop(state);
+        drop(replaced);
         Poll::Pending
     }
 }
@@ -386,30 +381,48 @@ impl State {
         Some((key, news))
     }
 
-    /// Returns what the reader gets for an event of the hub.
+    fn tell_news(&mut self) -> Option<Received> {
+        loop {
+            match self.take_news()? {
+                (key, Outcome::Joined(_)) => return Some(Received::Joined(key)),
+                (key, Outcome::Refused(reason)) => return Some(Received::Refused { key, reason }),
+                // The events end, too.
+                (_, Outcome::Closed) => {}
+            }
+        }
+    }
+
+    /// Returns what the reader gets for what was read from the hub, and takes it, or leaves it to
+    /// be told behind its gap. What is for no key is also left: it is dropped without the lock.
     ///
     /// A gap of which the reader knows is not told again, and neither is one before the key was
     /// joined. If the event of a gap was dropped because the reader was slow, the next item has the
     /// number of a later connection.
-    fn receive(&mut self, event: Event) -> Option<Received> {
-        let Event { key, epoch, what } = event;
-        // The key was removed, and this was on its way.
-        let seen = self.keys.get_mut(&key)?;
-        let is_later = epoch > seen.epoch;
-        // While a key is refused, items go on missing: the gap is told when it is allowed again.
-        if !matches!(what, What::Refused(_)) {
-            seen.epoch = seen.epoch.max(epoch);
-        }
-        let has_gap = seen.is_joined && is_later;
-        match what {
-            What::Item(item) if has_gap => {
-                self.next = Some((Arc::clone(&key), item));
-                Some(Received::Gap(key))
+    fn receive(&mut self, read: &mut Option<Result<Event, Lagged>>) -> Option<Received> {
+        let event = match read {
+            Some(Ok(event)) => event,
+            Some(Err(Lagged(lost))) => {
+                let lost = *lost;
+                *read = None;
+                return Some(Received::Lagged(lost));
             }
+            None => return None,
+        };
+        // Otherwise the key was removed, and this was on its way.
+        let seen = self.keys.get_mut(&event.key)?;
+        // While a key is refused, items go on missing: the gap is told when it is allowed again.
+        if !matches!(event.what, What::Refused(_)) && event.epoch > seen.epoch {
+            seen.epoch = event.epoch;
+            if seen.is_joined {
+                return Some(Received::Gap(Arc::clone(&event.key)));
+            }
+        }
+        let Event { key, what, .. } = read.take()?.ok()?;
+        match what {
             What::Item(item) => Some(Received::Item { key, item }),
-            What::Gap => has_gap.then_some(Received::Gap(key)),
             // Those that have not joined are told as the others that wait.
             What::Refused(reason) => seen.is_joined.then_some(Received::Refused { key, reason }),
+            What::Gap => None,
         }
     }
 }
@@ -466,6 +479,10 @@ impl fmt::Debug for Names<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::pin::pin;
+    use std::task::Wake;
+
     use super::*;
 
     struct Test(State);
@@ -478,7 +495,6 @@ mod tests {
                 open: None,
                 keys: HashMap::from([(Key::from("tea"), seen)]),
                 news: BTreeSet::new(),
-                next: None,
                 reader: None,
                 joins: 1,
             })
@@ -492,15 +508,14 @@ mod tests {
 
         /// What the reader gets, in one word each.
         fn receive(&mut self, epoch: u64, what: What) -> Vec<&'static str> {
-            let first = self.0.receive(Event { key: "tea".into(), epoch, what });
+            let mut read = Some(Ok(Event { key: "tea".into(), epoch, what }));
             let name = |received: Received| match received {
                 Received::Item { .. } => "item",
                 Received::Gap(_) => "gap",
                 Received::Refused { .. } => "refused",
                 _ => "other",
             };
-            let second = self.0.next.take().map(|(key, item)| Received::Item { key, item });
-            first.into_iter().chain(second).map(name).collect()
+            std::iter::from_fn(|| self.0.receive(&mut read)).map(name).collect()
         }
 
         fn item(&mut self, epoch: u64) -> Vec<&'static str> {
@@ -541,5 +556,86 @@ mod tests {
         test.join(1);
         test.0.keys.clear();
         assert_eq!(test.item(1), [""; 0]);
+    }
+
+    /// Part of a waker or an item of a user. When it is dropped, it uses the subscription.
+    struct Nosy(Keys);
+
+    impl Drop for Nosy {
+        fn drop(&mut self) {
+            self.0.len();
+        }
+    }
+
+    impl Wake for Nosy {
+        fn wake(self: Arc<Self>) {
+            self.0.len();
+        }
+    }
+
+    impl AsRef<[u8]> for Nosy {
+        fn as_ref(&self) -> &[u8] {
+            b"hello"
+        }
+    }
+
+    fn poll<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Poll<F::Output> {
+        Pin::new(future).poll(&mut Context::from_waker(waker))
+    }
+
+    /// In another thread, because it hangs if it fails. Meanwhile, no task runs.
+    fn does_not_hang(work: impl FnOnce() + Send + 'static) {
+        let (done, is_done) = std::sync::mpsc::channel();
+        let runtime = Handle::current();
+        std::thread::spawn(move || {
+            let _runtime = runtime.enter();
+            work();
+            done.send(())
+        });
+        if is_done.recv_timeout(std::time::Duration::from_secs(30)).is_err() {
+            // A panic would drop the runtime, which can hang as well, and would not be printed.
+            std::io::stderr().write_all(b"a waker or an item hangs, or panics\n").unwrap();
+            std::process::abort();
+        }
+    }
+
+    #[tokio::test]
+    async fn waker_may_use_the_subscription_when_it_is_replaced_or_woken() {
+        let bridge = crate::Bridge::local();
+        let mut tea = bridge.subscribe("tea").await.unwrap();
+        let mut joining = bridge.subscription(Terms::new());
+        let nosy = |keys: Keys| Waker::from(Arc::new(Nosy(keys)));
+        does_not_hang(move || {
+            let keys = tea.keys();
+            for _ in 0..2 {
+                assert!(poll(&mut pin!(tea.recv()), &nosy(keys.clone())).is_pending());
+            }
+            keys.add("coffee");
+            let keys = joining.keys();
+            let mut joined = pin!(joining.join(vec!["milk".into()]));
+            for _ in 0..2 {
+                assert!(poll(&mut joined, &nosy(keys.clone())).is_pending());
+            }
+        });
+    }
+
+    #[tokio::test]
+    async fn item_may_use_the_subscription_when_it_is_dropped() {
+        let bridge = crate::Bridge::local();
+        let mut client = bridge.subscribe_with(["tea"], Terms::new()).await.unwrap();
+        let item = Bytes::from_owner(Nosy(client.keys()));
+        bridge.publish("tea", item).await.unwrap();
+        bridge.stats().await;
+        assert!(client.keys().remove("tea"));
+        does_not_hang(move || {
+            assert!(poll(&mut pin!(client.recv()), Waker::noop()).is_pending());
+        });
+    }
+
+    #[test]
+    fn subscription_is_sent_and_shared() {
+        fn check<T: Send + Sync + Unpin>() {}
+        check::<Subscription>();
+        check::<Keys>();
     }
 }
