@@ -8,13 +8,28 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 mod nats;
 mod redis;
 
 pub use nats::Nats;
 pub use redis::Redis;
+
+/// Only ever ends a test that hangs.
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// A server that is asked whether it is there, and has not answered by then, is asked again.
+const ASKED_AGAIN: Duration = Duration::from_secs(1);
+
+/// Waits until something is true that another process makes true.
+fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
+    let deadline = Instant::now() + WATCHDOG;
+    while !is_true() {
+        assert!(Instant::now() < deadline, "not within {WATCHDOG:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
 
 /// An even port below the range of source ports: otherwise a restarted server may find it taken. The
 /// next one is free for a second port of the same server.
@@ -108,11 +123,9 @@ impl<P: Program> Server<P> {
             .expect("it is installed");
         let process = self.process.insert(process);
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
-        let mut has_answered = false;
-        while !has_answered && process.try_wait().unwrap().is_none() {
-            has_answered = TcpStream::connect(address).is_ok_and(P::answers);
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        eventually("it answers, or gives up", || {
+            process.try_wait().unwrap().is_some() || has_answered::<P>(address)
+        });
         // Another server at this port may have answered, and this one is about to give up.
         let is_up = process.try_wait().unwrap().is_none();
         if !is_up {
@@ -141,7 +154,9 @@ impl<P: Program> Server<P> {
 
     /// Waits for its end.
     pub fn wait(&mut self) {
-        self.process.take().expect("it runs").wait().unwrap();
+        let process = self.process.as_mut().expect("it runs");
+        eventually("it ends", || process.try_wait().unwrap().is_some());
+        self.process = None;
     }
 
     pub fn pause(&self) {
@@ -179,6 +194,14 @@ impl<P: Program> Server<P> {
     }
 }
 
+/// Returns `true` if there is such a server. Something else may listen there, and say nothing.
+fn has_answered<P: Program>(address: SocketAddr) -> bool {
+    TcpStream::connect_timeout(&address, ASKED_AGAIN).is_ok_and(|socket| {
+        socket.set_read_timeout(Some(ASKED_AGAIN)).unwrap();
+        P::answers(socket)
+    })
+}
+
 /// The URL of a server, or of a proxy before it.
 pub fn url<P: Program>(port: u16) -> String {
     format!("{}://127.0.0.1:{port}", P::SCHEME)
@@ -191,5 +214,38 @@ impl<P> Drop for Server<P> {
             let _ = process.wait();
         }
         let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn gives_up<P: Program + Send + 'static>() {
+        let Some(mut server) = Server::<P>::start(&[]) else { return };
+        server.kill();
+        let _silent = TcpListener::bind((Ipv4Addr::LOCALHOST, server.port)).unwrap();
+        let (sender, is_up) = mpsc::channel();
+        std::thread::spawn(move || sender.send(server.try_start()));
+        assert_eq!(is_up.recv_timeout(WATCHDOG / 2), Ok(false), "{}", P::NAME);
+    }
+
+    #[test]
+    fn something_silent_at_the_port_is_not_waited_for() {
+        gives_up::<Redis>();
+        gives_up::<Nats>();
+    }
+
+    #[test]
+    fn permissions_are_changed_and_the_options_stay() {
+        let Some(mut server) = Server::<Nats>::start(&["max_payload: 1000"]) else { return };
+        for change in [Server::close, Server::open] {
+            change(&mut server);
+            let about = server.ask("varz");
+            assert!(about.contains("\"max_payload\": 1000,"), "{about}");
+        }
     }
 }

@@ -5,9 +5,8 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-use crate::{Program, Server};
+use crate::{Program, Server, WATCHDOG, eventually};
 
 pub struct Nats;
 
@@ -75,6 +74,7 @@ impl Server<Nats> {
     /// Returns what the server says about itself.
     pub fn ask(&self, what: &str) -> String {
         let mut socket = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port + 1)).unwrap();
+        socket.set_read_timeout(Some(WATCHDOG)).unwrap();
         let request = format!("GET /{what} HTTP/1.0\r\n\r\n");
         socket.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
@@ -88,10 +88,8 @@ impl Server<Nats> {
             about.lines().find(|line| line.contains("\"config_load_time\"")).unwrap().to_owned()
         };
         let before = loaded(self);
-        configure(&self.folder, self.port, allowed, &[]);
+        configure(&self.folder, self.port, allowed, &self.options);
         self.signal("HUP");
-        while loaded(self) == before {
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        eventually("it has read its configuration", || loaded(self) != before);
     }
 }

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 
-use crate::{Program, Server};
+use crate::{Program, Server, WATCHDOG};
 
 pub struct Redis;
 
@@ -31,6 +31,7 @@ impl Program for Redis {
             && socket.read_exact(&mut answer).is_ok()
             && &answer == b"+PONG"
     }
+
     fn subscribers(server: &Server<Self>, key: &str) -> usize {
         let (_, count): (String, usize) = server.command(&["PUBSUB", "NUMSUB", key]);
         count
@@ -52,7 +53,8 @@ impl Server<Redis> {
     /// Sends a command by a connection of its own.
     pub fn command<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
         let client = redis::Client::open(self.url()).unwrap();
-        let mut connection = client.get_connection().unwrap();
+        let mut connection = client.get_connection_with_timeout(WATCHDOG).unwrap();
+        connection.set_read_timeout(Some(WATCHDOG)).unwrap();
         redis::cmd(words[0]).arg(&words[1..]).query(&mut connection).unwrap()
     }
 }
