@@ -46,7 +46,10 @@ async fn engine_is_killed<E: Engine>() {
     let there = E::bridge(quick(), server.port).unwrap();
     let mut tea = here.subscribe("tea").await.unwrap();
     let mut both = here.subscribe_with(["tea", "coffee"], Terms::new()).await.unwrap();
+    let mut witness = here.subscribe("tea").await.unwrap();
     there.publish("tea", "before").await.unwrap();
+    // The engine may be killed before it has sent what it has accepted.
+    assert_eq!(next(&mut witness).await, item("tea", "before"));
 
     server.kill();
     connected(&here, false).await;
