@@ -410,18 +410,20 @@ impl State {
         };
         // Otherwise the key was removed, and this was on its way.
         let seen = self.keys.get_mut(&event.key)?;
+        let is_told = seen.is_joined && event.epoch > seen.epoch;
         // While a key is refused, items go on missing: the gap is told when it is allowed again.
-        if !matches!(event.what, What::Refused(_)) && event.epoch > seen.epoch {
-            seen.epoch = event.epoch;
-            if seen.is_joined {
+        if !matches!(event.what, What::Refused(_)) {
+            seen.epoch = seen.epoch.max(event.epoch);
+            if is_told {
                 return Some(Received::Gap(Arc::clone(&event.key)));
             }
         }
         let Event { key, what, .. } = read.take()?.ok()?;
         match what {
             What::Item(item) => Some(Received::Item { key, item }),
-            // Those that have not joined are told as the others that wait.
-            What::Refused(reason) => seen.is_joined.then_some(Received::Refused { key, reason }),
+            // Those that have not joined are told as the others that wait. To those that joined by
+            // this connection, it has said that before.
+            What::Refused(reason) => is_told.then_some(Received::Refused { key, reason }),
             What::Gap => None,
         }
     }
@@ -537,6 +539,16 @@ mod tests {
     }
 
     #[test]
+    fn refusal_before_the_join_is_not_told_after_it() {
+        let mut test = Test::new();
+        test.join(2);
+        assert_eq!(test.receive(1, What::Refused("no".into())), [""; 0]);
+        assert_eq!(test.receive(2, What::Refused("no".into())), [""; 0]);
+        assert_eq!(test.item(2), ["item"]);
+        assert_eq!(test.receive(3, What::Refused("no".into())), ["refused"]);
+    }
+
+    #[test]
     fn gap_is_told_once_for_each_connection_even_if_its_event_was_dropped() {
         let mut test = Test::new();
         test.join(1);
@@ -544,7 +556,6 @@ mod tests {
         assert_eq!(test.item(3), ["gap", "item"]);
         assert_eq!(test.receive(3, What::Gap), [""; 0]);
         assert_eq!(test.receive(4, What::Gap), ["gap"]);
-        assert_eq!(test.receive(4, What::Refused("no".into())), ["refused"]);
         // Refused by a connection, and allowed by the same one when another subscriber asked.
         assert_eq!(test.receive(5, What::Refused("no".into())), ["refused"]);
         assert_eq!(test.receive(5, What::Gap), ["gap"]);
