@@ -230,8 +230,10 @@ impl Builder {
         self
     }
 
-    /// Sets how many items may be on their way to the engine at once, before publishers wait for
+    /// Sets how many publishers may wait for an answer of the engine at once, before they wait for
     /// each other; the default is 1,024.
+    ///
+    /// A publisher that gives up makes room for another one. Its item may still be on its way.
     ///
     /// # Panics
     ///

@@ -45,8 +45,9 @@
 //!
 //! What comes from the engine waits in a queue of 256 KiB ([`Builder::arrivals`]) and then in the
 //! buffers of the subscribers; one item may be as large as the engine allows. What goes to the
-//! engine waits with its publishers: 1,024 items are on their way at most
-//! ([`Builder::publish_window`]). A key takes memory while it has a subscriber.
+//! engine waits with its publishers, of which 1,024 at most wait for an answer at the same time
+//! ([`Builder::publish_window`]). An item whose publisher has given up may still be on its way. A key
+//! takes memory while it has a subscriber.
 
 // Without an engine, a bridge is for one process, and nothing connects.
 #![cfg_attr(not(any(feature = "nats", feature = "redis", test)), allow(dead_code))]

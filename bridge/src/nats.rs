@@ -31,8 +31,8 @@ use crate::nats::subject::{LONGEST, subject};
 use crate::nats::wire::{Info, Said, connect, parse};
 use crate::url::UrlError;
 
-/// Commands that may wait for a place in the buffer that is written. The others wait with those that
-/// want something, so what is given up there takes no memory here.
+/// How many commands may wait for the writer. Other publishers keep their items, so one that gives
+/// up leaves nothing here.
 const COMMANDS: usize = 64;
 
 /// The address of a NATS server.

@@ -25,8 +25,8 @@ pub(crate) struct Publisher<L> {
     /// The connection, while there is one. Only clones are read, so each clone begins with the one
     /// that is there.
     lines: watch::Receiver<Option<L>>,
-    /// A permit for each item that may be on its way. Publishers that wait for one keep their items
-    /// themselves.
+    /// A permit for each publisher that may wait for an answer. Those that wait for a permit keep
+    /// their items themselves.
     window: Semaphore,
     shared: Arc<Shared>,
 }

@@ -10,7 +10,7 @@ pub(crate) const LONGEST_TIME: Duration = Duration::from_secs(30 * 365 * 24 * 60
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) publish_timeout: Duration,
-    /// How many items may be on their way to the engine at once.
+    /// How many publishers may wait for an answer of the engine at once.
     pub(crate) window: usize,
     pub(crate) connect_timeout: Duration,
     pub(crate) heartbeat: Duration,

@@ -1,10 +1,13 @@
 //! [`Table`]: the keys that have subscribers, and how far the engine is with each.
 //!
-//! Three tasks meet here, none of which waits for another:
+//! These tasks meet here, and none waits for another:
 //!
-//! * The hub says which keys have subscribers, by `on_interest` ([`Table::interest`]).
-//! * The task of the connection asks what it is to tell the engine ([`Table::next_command`]).
-//! * What the engine answers comes back in its place among the items ([`Table::apply`]).
+//! * The task of the hub says which keys have subscribers ([`Table::interest`]), and applies what the
+//!   engine has answered, in its place among the items ([`Table::apply`]).
+//! * The tasks of the connection say when it is there and when it is broken ([`Table::connected`],
+//!   [`Table::disconnected`]), and ask what they are to tell the engine ([`Table::next_command`]).
+//! * For each subscription, a task says that it waits for a key ([`Table::join`]), and its user that
+//!   it does so no more ([`Table::forget`]).
 //!
 //! At most one command about a key is under way. So a confirmation is always that of the last
 //! command, and a key that is unsubscribed and subscribed again cannot be taken for live too early.
