@@ -102,18 +102,16 @@ impl Engine for Redis {
 /// Hands on what the server has pushed.
 fn arrive(to: &Subscriber, push: PushInfo) {
     let mut data = push.data.into_iter();
-    let arrival = match push.kind {
-        PushKind::Message => None,
-        PushKind::Subscribe => Some(Arrival::Subscribed),
-        PushKind::Unsubscribe => Some(Arrival::Unsubscribed),
-        _ => return,
-    };
     // An `unsubscribe` of no channel at all has no name.
     let Some(Value::BulkString(key)) = data.next() else { return };
-    let arrival = match (arrival, data.next()) {
-        (Some(arrival), _) => arrival,
-        (None, Some(Value::BulkString(item))) => Arrival::Item(item.into()),
-        (None, _) => return,
+    let arrival = match push.kind {
+        PushKind::Subscribe => Arrival::Subscribed,
+        PushKind::Unsubscribe => Arrival::Unsubscribed,
+        PushKind::Message => {
+            let Some(Value::BulkString(item)) = data.next() else { return };
+            Arrival::Item(item.into())
+        }
+        _ => return,
     };
     to.arrivals.push(to.epoch, key, arrival);
 }
