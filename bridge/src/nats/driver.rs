@@ -237,7 +237,8 @@ impl State {
                 About::Unsubscribe { key }
             }
             Command::Publish { subject, item, claim } => {
-                let (size, most) = (item.len(), self.largest_item);
+                let size = item.len();
+                let most = self.largest_item;
                 if size > most {
                     // The server would close the connection.
                     let reason = format!("the item has {size} bytes, and the engine takes {most}");
@@ -359,7 +360,11 @@ mod tests {
     }
 
     fn publish(subject: &str, item: &'static str) -> Command {
-        let claim = Claim::default();
+        publish_unless(subject, item, &Claim::default())
+    }
+
+    fn publish_unless(subject: &str, item: &'static str, claim: &Claim) -> Command {
+        let claim = claim.clone();
         Command::Publish { subject: subject.to_owned(), item: item.into(), claim }
     }
 
@@ -395,13 +400,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn item_whose_publisher_has_given_up_is_not_sent() {
         let mut test = Test::new();
+        let given_up = Claim::default();
+        assert!(given_up.take());
+        let late = test.ask(publish_unless("tea", "late", &given_up)).await;
         let claim = Claim::default();
-        assert!(claim.take());
-        let (subject, item) = ("tea".to_owned(), "late".into());
-        let late = test.ask(Command::Publish { subject, item, claim }).await;
-        let claim = Claim::default();
-        let (subject, item) = ("tea".to_owned(), "hello".into());
-        let _said = test.ask(Command::Publish { subject, item, claim: claim.clone() }).await;
+        let _said = test.ask(publish_unless("tea", "hello", &claim)).await;
         test.hears("PUB tea 5\r\nhello\r\nPING\r\n").await;
         assert!(!claim.take());
         assert!(late.await.is_err());
