@@ -11,9 +11,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Subscriber};
 use crate::event::{Event, Key, What};
-use crate::link;
+use crate::link::{self, Purpose};
 #[cfg(feature = "nats")]
 use crate::nats::Nats;
 use crate::publisher::{Publish, Publisher};
@@ -357,9 +357,12 @@ impl Builder {
         let engine = Arc::new(engine);
         let (line, connected) = watch::channel(None);
         let publisher = Publisher::new(connected, &shared);
+        let arrivals = Arc::clone(&shared.arrivals);
+        let receiving = Purpose::Receiving(Subscriber { arrivals, epoch: 0 });
+        let publishing = Purpose::Publishing(Arc::new(line));
         let mut links = JoinSet::new();
-        links.spawn(link::keep(Arc::clone(&engine), Arc::clone(&shared), None));
-        links.spawn(link::keep(engine, Arc::clone(&shared), Some(line)));
+        links.spawn(link::keep(Arc::clone(&engine), Arc::clone(&shared), receiving));
+        links.spawn(link::keep(engine, Arc::clone(&shared), publishing));
         let publisher = Some(Box::new(publisher) as Box<dyn Publish>);
         Bridge(Arc::new(Inner { hub, shared, publisher, _links: links }))
     }

@@ -36,22 +36,69 @@ const COMMANDS: usize = 128;
 /// the next one.
 const SILENT_BEATS: u32 = 4;
 
+/// What a connection is for.
+#[derive(Clone)]
+pub(crate) enum Purpose<L> {
+    Receiving(Subscriber),
+    /// The connection is put here for the publishers, while it is there.
+    Publishing(Arc<watch::Sender<Option<L>>>),
+}
+
+impl<L: Line> Purpose<L> {
+    /// Begins the next connection: what the last one still says is ignored from now on.
+    fn begin(&mut self) {
+        if let Self::Receiving(subscriber) = self {
+            subscriber.epoch = subscriber.arrivals.begin();
+        }
+    }
+
+    fn role(&self) -> Role {
+        match self {
+            Self::Receiving(_) => Role::Receiving,
+            Self::Publishing(_) => Role::Publishing,
+        }
+    }
+
+    fn subscriber(&self) -> Option<&Subscriber> {
+        match self {
+            Self::Receiving(subscriber) => Some(subscriber),
+            Self::Publishing(_) => None,
+        }
+    }
+
+    fn connected(&self, shared: &Shared, line: &L) {
+        match self {
+            Self::Receiving(subscriber) => shared.table.connected(subscriber.epoch),
+            Self::Publishing(lines) => drop(lines.send_replace(Some(line.clone()))),
+        }
+        status::connected(&shared.status, self.role());
+    }
+
+    fn disconnected(&self, shared: &Shared, reason: Arc<str>) {
+        match self {
+            Self::Receiving(_) => shared.table.disconnected(),
+            Self::Publishing(lines) => drop(lines.send_replace(None)),
+        }
+        status::disconnected(&shared.status, self.role(), reason);
+    }
+}
+
 /// Keeps a connection, until the bridge ends or is dropped.
 pub(crate) async fn keep<E: Engine>(
     engine: Arc<E>,
     shared: Arc<Shared>,
-    line: Option<watch::Sender<Option<E::Line>>>,
+    mut purpose: Purpose<E::Line>,
 ) {
     // If this task should end for a reason that is not known here, the bridge ends with it.
     let _end = EndWith(Arc::clone(&shared));
-    let role = if line.is_some() { Role::Publishing } else { Role::Receiving };
-    let line = line.map(Arc::new);
     let mut backoff = Backoff::new(shared.settings.shortest_delay, shared.settings.longest_delay);
     loop {
+        purpose.begin();
         // In a set, so that it is aborted if this task is.
         let mut task = JoinSet::new();
         let held = Arc::new(AtomicU64::new(0));
-        task.spawn(live(Arc::clone(&engine), Arc::clone(&shared), line.clone(), Arc::clone(&held)));
+        let engine = Arc::clone(&engine);
+        task.spawn(live(engine, Arc::clone(&shared), purpose.clone(), Arc::clone(&held)));
         let end = tokio::select! {
             end = task.join_next() => end,
             () = shared.ended() => return,
@@ -60,11 +107,7 @@ pub(crate) async fn keep<E: Engine>(
             Some(Ok(reason)) => reason,
             _ => Arc::from("the task of the connection has panicked"),
         };
-        match &line {
-            Some(line) => drop(line.send_replace(None)),
-            None => shared.table.disconnected(),
-        }
-        status::disconnected(&shared.status, role, reason);
+        purpose.disconnected(&shared, reason);
         sleep(backoff.after(Duration::from_millis(held.load(Relaxed)))).await;
     }
 }
@@ -82,17 +125,10 @@ impl Drop for EndWith {
 async fn live<E: Engine>(
     engine: Arc<E>,
     shared: Arc<Shared>,
-    line: Option<Arc<watch::Sender<Option<E::Line>>>>,
+    purpose: Purpose<E::Line>,
     held: Arc<AtomicU64>,
 ) -> Arc<str> {
-    let subscriber = if line.is_some() {
-        None
-    } else {
-        let arrivals = Arc::clone(&shared.arrivals);
-        let epoch = arrivals.begin();
-        Some(Subscriber { arrivals, epoch })
-    };
-    let opening = engine.connect(subscriber.clone());
+    let opening = engine.connect(purpose.subscriber().cloned());
     let connection = match timeout(shared.settings.connect_timeout, opening).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(failure)) => return failure.reason(),
@@ -102,19 +138,8 @@ async fn live<E: Engine>(
         }
     };
     let since = Instant::now();
-    let reason = match (subscriber, line) {
-        (_, Some(line)) => {
-            line.send_replace(Some(connection.line.clone()));
-            status::connected(&shared.status, Role::Publishing);
-            run(connection, &shared, None).await
-        }
-        (subscriber, None) => {
-            let epoch = subscriber.as_ref().map_or(0, |subscriber| subscriber.epoch);
-            shared.table.connected(epoch);
-            status::connected(&shared.status, Role::Receiving);
-            run(connection, &shared, subscriber).await
-        }
-    };
+    purpose.connected(&shared, &connection.line);
+    let reason = run(connection, &shared, purpose.subscriber()).await;
     held.store(u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX), Relaxed);
     reason
 }
@@ -132,7 +157,7 @@ enum Asked {
 async fn run<L: Line>(
     connection: Connection<L>,
     shared: &Shared,
-    subscriber: Option<Subscriber>,
+    subscriber: Option<&Subscriber>,
 ) -> Arc<str> {
     let Connection { line, mut driver, reads } = connection;
     let mut answers = FuturesUnordered::<Answer>::new();
@@ -152,7 +177,7 @@ async fn run<L: Line>(
                     (Asked::Ping, Ok(()) | Err(Failure::Refused(_))) => pulse.is_asked = false,
                     (_, Ok(())) => {}
                     (Asked::About(key, Command::Subscribe), Err(Failure::Refused(reason))) => {
-                        if let Some(Subscriber { arrivals, epoch }) = &subscriber {
+                        if let Some(Subscriber { arrivals, epoch }) = subscriber {
                             arrivals.push(*epoch, key.as_bytes().to_vec(), Arrival::Refused(reason));
                         }
                     }
@@ -161,7 +186,7 @@ async fn run<L: Line>(
             }
             () = shared.table.has_commands.notified(), if subscriber.is_some() => {}
             _ = pulse.ticker.tick() => {
-                let is_read = subscriber.as_ref().is_none_or(|to| !to.arrivals.is_full());
+                let is_read = subscriber.is_none_or(|to| !to.arrivals.is_full());
                 if pulse.beat(is_read) {
                     return format!("the engine has said nothing for {:?}", pulse.patience()).into();
                 }
