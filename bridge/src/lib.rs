@@ -52,6 +52,18 @@
 // Without an engine, a bridge is for one process, and nothing connects.
 #![cfg_attr(not(any(feature = "nats", feature = "redis", test)), allow(dead_code))]
 
+// bridge             the handle, and its settings
+// ├── publisher      what goes: an item waits for a connection, and for its answer
+// ├── subscription   what comes, for one subscriber: from the hub, which routes it by key
+// └── shared         the input of the hub
+//     ├── arrivals   what has come from the engine; the socket is not read while it is full
+//     ├── table      the keys that have subscribers, and how far the engine is with each
+//     └── status     whether the connections are there
+// link               the two tasks that keep the connections, and drive them
+// └── engine         what they need of an engine
+//     ├── nats       the protocol is spoken here
+//     ├── redis      the client library speaks it
+//     └── fake       for tests
 mod arrivals;
 mod backoff;
 mod bridge;
