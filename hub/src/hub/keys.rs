@@ -65,11 +65,14 @@ pub(super) struct Leftovers<K, V> {
     left: Option<Left<V>>,
     /// The sink that kept the inbox open while there were no keys.
     keyless: Option<InboxSink<V>>,
-    /// A hub that has ended refuses to attach sinks, and to keep one open.
+    /// A hub that has ended refuses to attach sinks, and to keep one open. What reads from them ends.
     refused: Vec<Command<K, V>>,
     refused_keyless: Option<InboxSink<V>>,
     topic: Option<OverTopic<K, V>>,
-    holds: Vec<(K, Hold<V>)>,
+    removed: Option<(K, Hold<V>)>,
+    /// Keys that had reached their limits.
+    used_up: Vec<(K, Hold<V>)>,
+    /// Keys that were refused, and clones.
     keys: Vec<K>,
 }
 
@@ -81,7 +84,8 @@ impl<K, V> Leftovers<K, V> {
             refused: Vec::new(),
             refused_keyless: None,
             topic: None,
-            holds: Vec::new(),
+            removed: None,
+            used_up: Vec::new(),
             keys: Vec::new(),
         }
     }
@@ -193,7 +197,7 @@ impl<K: Hash + Eq + Clone, V> Keys<K, V> {
         } else {
             hold.let_go();
         }
-        leftovers.holds.push((key, hold));
+        leftovers.removed = Some((key, hold));
         if self.table.capacity() / 8 > self.table.len().max(KEYS_KEPT) {
             self.table.shrink_to(self.table.len() * 2);
         }
@@ -203,11 +207,15 @@ impl<K: Hash + Eq + Clone, V> Keys<K, V> {
     fn attach(&mut self, keys: impl IntoIterator<Item = K>, leftovers: &mut Leftovers<K, V>) {
         let mut commands = Vec::new();
         for key in keys {
-            if self.table.get(&key).is_some_and(Hold::is_live) {
-                leftovers.keys.push(key);
-            } else {
-                commands.extend(self.hold(key, None, leftovers));
+            match self.table.get(&key).map(Hold::is_live) {
+                Some(true) => {
+                    leftovers.keys.push(key);
+                    continue;
+                }
+                Some(false) => self.forget(&key, leftovers),
+                None => {}
             }
+            commands.extend(self.hold(key, None, leftovers));
         }
         if let Err(refused) = self.shared.attach(&self.terms, commands) {
             leftovers.refused = refused;
@@ -219,8 +227,9 @@ impl<K: Hash + Eq + Clone, V> Keys<K, V> {
         }
     }
 
-    /// Enters a key, and makes its sink: with a watch, if the terms ask for one. Returns the command
-    /// to attach it. With a handover, the reader comes from the topic of the key.
+    /// Enters a key that is not in the table, and makes its sink: with a watch, if the terms ask for
+    /// one. Returns the command to attach it, unless the reader is gone. With a handover, the reader
+    /// comes from the topic of the key.
     fn hold(
         &mut self,
         key: K,
@@ -228,12 +237,13 @@ impl<K: Hash + Eq + Clone, V> Keys<K, V> {
         leftovers: &mut Leftovers<K, V>,
     ) -> Option<Command<K, V>> {
         self.forget_used_up(leftovers);
-        let inbox = self.inbox.as_ref()?;
-        let sink = inbox.sink()?;
+        let Some(sink) = self.inbox.as_ref().and_then(Bell::sink) else {
+            leftovers.keys.push(key);
+            return None;
+        };
         let id = sink.id();
         let needs_watch = self.terms.limit.is_some() || self.terms.overflow == Overflow::Wait;
-        let watch =
-            needs_watch.then(|| self.shared.watch(&key, &self.terms, Some(Bell::clone(inbox))));
+        let watch = needs_watch.then(|| self.shared.watch(&key, &self.terms, self.inbox.clone()));
         let mut sink = match &watch {
             Some(watch) => HubSink::watched(sink, Arc::clone(watch)),
             None => HubSink::Inbox(sink),
@@ -249,10 +259,6 @@ impl<K: Hash + Eq + Clone, V> Keys<K, V> {
         }
         let mut lease = Lease::new();
         let attach = Attach::new(key.clone(), sink).leased(&mut lease);
-        if let Some((key, mut old)) = self.table.remove_entry(&key) {
-            old.let_go();
-            leftovers.holds.push((key, old));
-        }
         self.table.insert(key, Hold { lease, watch, handover });
         Some(self.shared.attaching(&self.terms, attach, start))
     }
@@ -279,6 +285,14 @@ impl<K: Hash + Eq + Clone, V> Keys<K, V> {
         }
     }
 
+    /// Forgets a key that has reached its limit.
+    fn forget(&mut self, key: &K, leftovers: &mut Leftovers<K, V>) {
+        if let Some((key, mut hold)) = self.table.remove_entry(key) {
+            hold.let_go();
+            leftovers.used_up.push((key, hold));
+        }
+    }
+
     /// Forgets the keys that have reached their limits, if the table is full. As much room again is
     /// left then, so that looking through the table costs little for each key that is added.
     fn forget_used_up(&mut self, leftovers: &mut Leftovers<K, V>) {
@@ -288,10 +302,7 @@ impl<K: Hash + Eq + Clone, V> Keys<K, V> {
         let used_up = self.table.iter().filter(|(_, hold)| !hold.is_live());
         let used_up = used_up.map(|(key, _)| key.clone()).collect::<Vec<_>>();
         for key in used_up {
-            if let Some((same, mut hold)) = self.table.remove_entry(&key) {
-                hold.let_go();
-                leftovers.holds.push((same, hold));
-            }
+            self.forget(&key, leftovers);
             leftovers.keys.push(key);
         }
         self.table.reserve(self.table.len().max(KEYS_KEPT));
@@ -315,16 +326,11 @@ impl<K, V> Keys<K, V> {
     /// after locks are released.
     pub(super) fn end(&mut self) -> impl Sized + use<K, V> {
         self.is_over = true;
-        let mut leftovers = Leftovers::nothing();
-        if let Some(id) = self.keyless.take() {
-            leftovers.keyless = self.shared.forget_keyless(id);
-        }
+        let keyless = self.keyless.take().and_then(|id| self.shared.forget_keyless(id));
         // It has one of these at most.
         let topic_key = self.topic.take().or_else(|| self.former_topic.take());
-        if let Some(key) = &topic_key {
-            leftovers.topic = self.shared.topics.forget(key);
-        }
-        (leftovers, topic_key, std::mem::take(&mut self.table))
+        let topic = topic_key.as_ref().and_then(|key| self.shared.topics.forget(key));
+        (keyless, topic_key, topic, std::mem::take(&mut self.table))
     }
 }
 

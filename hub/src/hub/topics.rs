@@ -66,15 +66,17 @@ impl<K: Hash + Eq + Clone, V> Shared<K, V> {
     /// afterwards is routed to the topic.
     pub(super) fn join_topic(&self, key: &K) -> Cursor<V> {
         let mut table = lock(&self.topics.table);
-        if let Some(cursor) = table.get(key).and_then(Topic::join) {
+        let known = table.get(key);
+        if let Some(cursor) = known.and_then(Topic::join) {
             return cursor;
         }
+        // The old key, too: `insert` would drop the new one under the lock.
+        let over = if known.is_some() { table.remove_entry(key) } else { None };
         let terms = Terms::new();
         let (topic, sink, cursor) = Topic::new(terms.buffer, &self.life);
         let mut lease = Lease::new();
         let attach = Attach::new(key.clone(), HubSink::Topic(Box::new(sink))).leased(&mut lease);
         topic.hold(lease);
-        let over = table.remove_entry(key);
         table.insert(key.clone(), topic);
         let order = terms.apply(attach, self.tick).into();
         // If the hub has ended, the sink is dropped, and the topic is over.
