@@ -117,8 +117,11 @@ async fn item_or_key_that_is_too_long_is_refused_and_nothing_breaks() {
 async fn item_that_was_not_sent_when_the_connection_broke_waits_for_the_next_one() {
     let Some(server) = Server::<Nats>::start(&[]) else { return };
     let proxy = Proxy::start(server.port).await;
-    let settings = patient().heartbeat(Duration::from_secs(1));
-    let here = Nats::bridge(settings.connect_timeout(Duration::from_secs(1)), proxy.port).unwrap();
+    let settings = patient()
+        .heartbeat(Duration::from_secs(1))
+        .connect_timeout(Duration::from_secs(1))
+        .publish_timeout(Duration::MAX);
+    let here = Nats::bridge(settings, proxy.port).unwrap();
     connected(&here, true).await;
     proxy.freeze();
     // Four times what the buffers of two sockets hold.
