@@ -15,6 +15,9 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 /// Only ever ends a test that hangs.
 const WATCHDOG: Duration = Duration::from_secs(60);
 
+/// The answer to what is not understood.
+const USAGE: &str = "error say `join ROOM`, `leave ROOM` or `say ROOM TEXT`";
+
 /// A process of the chat. Dropping it kills the process, by its id.
 struct Chat {
     process: Child,
@@ -136,6 +139,9 @@ async fn two_processes_are_one_chat_and_tell_what_an_outage_may_have_lost<P: Pro
     ann.send("say tea hello").await;
     ann.expect("said tea hello").await;
     ben.expect("said tea hello").await;
+    // Answered when the engine has accepted the line, which may be after it is heard.
+    ann.send("").await;
+    ann.expect(USAGE).await;
 
     server.kill();
     // It waits at the server for the engine, and is told when it is there.
@@ -204,7 +210,7 @@ async fn nonsense_is_answered_and_does_not_end_the_chat() {
     let mut ann = chat.client().await;
     for nonsense in ["", "join", "join two rooms", "say tea", "shout tea hello"] {
         ann.send(nonsense).await;
-        ann.expect("error say `join ROOM`, `leave ROOM` or `say ROOM TEXT`").await;
+        ann.expect(USAGE).await;
     }
     for n in 0..100 {
         ann.join(&format!("room-{n}")).await;
