@@ -168,11 +168,13 @@ where
     // The tick that follows an item does not count, so one less than for another time-out.
     let idle_ticks = idle_timeout.map_or(0, |idle| (ticks(idle, tick_of(idle)) - 1).max(1));
     let entered = Arc::clone(&roster);
+    let unattached = Arc::clone(&roster);
     let demux = KeyedInput::new(input, key, Arc::clone(&roster))
         .demux_by_ref(|(key, _)| key, Ticks::new(tick))
         .idle_timeout(idle_ticks)
         .flush_every(FLUSH_EVERY)
-        .or_attach_with(move |(key, _)| entered.enter(key));
+        .or_attach_with(move |(key, _)| entered.enter(key))
+        .on_unmatched(move |(_, item)| unattached.drop_unattached(item));
     let worker = Arc::new(worker);
     let turns = concurrency.map(Turns::new);
     let spawn = move |start: Start<K, St::Input>| {

@@ -356,6 +356,16 @@ impl<K: Hash + Eq, T> Roster<K, T> {
         Some(attach)
     }
 
+    /// Drops an item whose mail was entered, but has ended before its sink was attached: another
+    /// thread has revoked the key in the meantime, or everything was aborted.
+    pub(super) fn drop_unattached(&self, item: T) {
+        let is_revoked = !self.lock().is_aborted;
+        let count = discard([item]);
+        if is_revoked {
+            self.office.revoked.fetch_add(count, Relaxed);
+        }
+    }
+
     /// Returns the next entry whose task is to be spawned.
     pub(super) fn next_start(self: &Arc<Self>) -> Option<Start<K, T>> {
         let mut state = self.lock();

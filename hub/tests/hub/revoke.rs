@@ -1,11 +1,13 @@
 //! `WorkersHandle::revoke`.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
 
 use futures::{FutureExt, SinkExt, StreamExt, channel::mpsc, stream};
-use stream_demux_hub::{ForEachByKey, Workers, WorkersHandle, for_each_by_key};
+use stream_demux_hub::{ForEachByKey, Mailbox, Workers, WorkersHandle, for_each_by_key};
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
@@ -317,6 +319,34 @@ async fn items_are_counted_as_revoked_before_their_key_is_gone() {
     settle().await;
     assert_eq!(run.handle().revoke(&2).await, 1);
     assert_eq!(log.take(), ["1 keys, 0 lost"]);
+}
+
+/// Another thread revokes the key between the moment at which its first item is routed and that at
+/// which its mailbox is attached.
+#[test]
+fn item_on_its_way_to_a_new_mailbox_is_revoked_and_not_lost() {
+    const ITEMS: u64 = 100_000;
+    run(2, async {
+        let input = stream::iter(0..ITEMS).then(async |n| {
+            yield_now().await;
+            n
+        });
+        let worker =
+            |(), mut items: Mailbox<(), u64>| async move { while items.recv().await.is_some() {} };
+        let mut run = for_each_by_key(input, |_| (), Workers::new(), worker);
+        let handle = run.handle();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let is_done = Arc::clone(&is_over);
+        let revoker = thread::spawn(move || {
+            while !is_done.load(Relaxed) {
+                drop(handle.revoke(&()).now_or_never());
+            }
+        });
+        let summary = (&mut run).await;
+        is_over.store(true, Relaxed);
+        revoker.join().unwrap();
+        assert_eq!((summary.received, summary.lost(), summary.panics), (ITEMS, 0, 0));
+    });
 }
 
 /// Items are taken once and in order or revoked, and no key has two workers at a time.
