@@ -291,7 +291,9 @@ impl<K, V> Shared<K, V> {
             panics.catch(|| drop(member));
         }
         let asked = std::mem::take(&mut *lock(&self.asked));
-        panics.catch(|| drop(asked));
+        for question in asked {
+            panics.catch(|| drop(question));
+        }
         panics.catch(|| self.end_keyless());
         *lock(&self.last) = Some(last);
         self.over.notify_waiters();
