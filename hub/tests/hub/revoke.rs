@@ -339,7 +339,7 @@ fn item_on_its_way_to_a_new_mailbox_is_revoked_and_not_lost() {
         let is_done = Arc::clone(&is_over);
         let revoker = thread::spawn(move || {
             while !is_done.load(Relaxed) {
-                drop(handle.revoke(&()).now_or_never());
+                let _count = handle.revoke(&()).now_or_never();
             }
         });
         let summary = (&mut run).await;
