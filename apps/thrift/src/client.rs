@@ -5,13 +5,15 @@
 //! 2. A sequence id is used once per connection, so a late answer cannot match another call.
 //! 3. A call owns the lease of its sink: when the call ends for any reason, the sink is detached.
 //! 4. What has arrived is read: if a write fails, answers are routed until the input ends.
-//! 5. Nothing waits for a peer without limit: a connection is closed if it is silent for a few
-//!    deadlines while calls wait, and when its last handle has been dropped for a deadline.
+//! 5. Nothing waits for a peer without limit: a connection is closed if for a few deadlines no call
+//!    is answered in time or no request can be written (`health`), and when its last handle has
+//!    been dropped for a deadline.
+//! 6. Requests that wait to be written take bounded memory (`outbox`).
 
 use std::fmt;
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -20,33 +22,20 @@ use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use futures::{Sink, SinkExt, StreamExt, future, stream};
 use stream_demux::{Attach, DemuxStreamExt, Detached, Hooks, Lease, Recipient};
 use thrift::protocol::TMessageType;
-use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::{TcpStream, ToSocketAddrs};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 use tokio_util::bytes::Bytes;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::error::Error;
+use crate::health::{Health, InTime, Running, silence};
 use crate::message::{Limits, Message, Protocol, Wire};
+use crate::outbox::{Admitted, Flushed, Outbox, Written};
 use crate::service::SEPARATOR;
 use crate::socket;
 use crate::transport::{Frame, Transport};
-
-/// Capacity of the queue of requests for the socket. If it is full, further calls wait until their
-/// deadlines.
-const QUEUE: usize = 1024;
-
-/// A connection on which calls wait, and no byte arrives for this many deadlines, is closed: its
-/// peer is gone without a word, or hangs. One deadline may be a slow call, and two a slow call
-/// behind another. With each further one, all calls on the connection are lost.
-const SILENT_DEADLINES: u32 = 3;
-
-/// How often per deadline a connection is checked for silence. It is closed up to one check early,
-/// because a call may begin to wait just before a check. It is quiet one check before the deadline,
-/// so that calls which reach their deadline are not followed by as many others.
-const CHECKS: u32 = 8;
 
 /// The largest sequence id. Ids are positive, because all implementations read positive ids alike.
 const LAST_ID: u64 = i32::MAX as u64;
@@ -61,8 +50,9 @@ pub struct Options {
     /// The service name to prepend to each method name, as Apache Thrift's `TMultiplexedProtocol`
     /// does.
     pub service: Option<&'static str>,
-    /// Time limit of a call, from its first poll to its answer, and of connecting. A connection on
-    /// which no byte arrives for three deadlines while calls wait is closed.
+    /// Time limit of a call, from its first poll to its answer, and of connecting. A connection is
+    /// closed if for three deadlines no call is answered in time although calls wait, or no byte
+    /// can be written although requests wait.
     pub deadline: Duration,
 }
 
@@ -98,10 +88,15 @@ pub struct Client {
 struct Shared {
     options: Options,
     orders: UnboundedSender<Attach<i32, Caller>>,
-    requests: mpsc::Sender<Bytes>,
     connection: Arc<Connection>,
     /// Tells `watch` that all handles were dropped.
     _handles: DropGuard,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.connection.outbox.close();
+    }
 }
 
 /// State shared by the connection's task and its handles.
@@ -113,15 +108,17 @@ pub(crate) struct Connection {
     ended: CancellationToken,
     /// Calls that were waiting when the connection was closed.
     lost: AtomicU64,
+    /// Answers that reached their calls.
     answers: AtomicU64,
+    /// Calls that reached their deadlines.
+    expired: AtomicU64,
     used_ids: AtomicU64,
     attached: AtomicU64,
     detached: AtomicU64,
     late: AtomicU64,
-    /// How often something was read.
-    reads: AtomicU64,
-    /// Calls have been waiting for nearly a deadline, and nothing was read.
-    quiet: AtomicBool,
+    pub(crate) in_time: InTime,
+    pub(crate) health: Arc<Health>,
+    pub(crate) outbox: Outbox,
 }
 
 impl Connection {
@@ -131,13 +128,14 @@ impl Connection {
             reason.to_string().into()
         });
         self.ended.cancel();
+        self.outbox.end();
     }
 
     fn error(&self) -> Error {
         Error::Closed(self.closed.get().cloned().unwrap_or_else(|| "closed".into()))
     }
 
-    fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> Counts {
         // `detached` first, so that it cannot exceed `attached`.
         let detached = self.detached.load(Relaxed);
         let calls = self.attached.load(Relaxed);
@@ -145,15 +143,14 @@ impl Connection {
         Counts { waiting: calls.saturating_sub(detached), calls, late }
     }
 
-    fn heard(&self) {
-        self.reads.fetch_add(1, Relaxed);
-        self.quiet.store(false, Relaxed);
+    pub(crate) fn used_ids(&self) -> u64 {
+        self.used_ids.load(Relaxed).min(LAST_ID)
     }
 
     /// Returns an error if no call has used this id. Then the server does not answer with the ids
     /// of its calls, and none would be answered. An id of a call that has ended is not an error.
     fn check_id(&self, answer: &Message) -> Result<(), String> {
-        let used = self.used_ids.load(Relaxed).min(LAST_ID);
+        let used = self.used_ids();
         match u64::try_from(answer.id) {
             Ok(id) if (1..=used).contains(&id) => Ok(()),
             _ => Err(format!(
@@ -169,42 +166,51 @@ impl Connection {
         self.ended.cancelled().await;
     }
 
-    /// Returns why the connection was closed, if it failed: calls were waiting, or none was ever
+    /// Returns why the connection failed: it was closed while calls were waiting, or before any was
     /// answered. A server may close an idle connection.
     pub(crate) fn failure(&self) -> Option<Arc<str>> {
         let has_failed = self.lost.load(Relaxed) > 0 || !self.has_answered();
         self.closed.get().filter(|_| has_failed).cloned()
     }
 
-    /// Returns `true` if a call was answered.
+    /// Returns `true` if a call was answered in time.
     pub(crate) fn has_answered(&self) -> bool {
-        self.answers.load(Relaxed) > 0
+        self.in_time.count() > 0
     }
 
-    /// Returns `true` if calls were answered, and no more were lost when the connection was closed.
+    /// Returns `true` if more calls were answered than failed.
     pub(crate) fn was_useful(&self) -> bool {
-        self.has_answered() && self.answers.load(Relaxed) >= self.lost.load(Relaxed)
-    }
-
-    /// Returns `true` if calls have been waiting for nearly a deadline and nothing was read.
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.quiet.load(Relaxed)
+        let answered = self.answers.load(Relaxed);
+        let failed = self.lost.load(Relaxed) + self.expired.load(Relaxed);
+        answered > 0 && answered >= failed
     }
 }
 
-/// Hooks that count attachments and late answers.
+/// Hooks that count attachments and answers.
 struct Watch(Arc<Connection>);
 
 impl Hooks<i32, Message, Gone> for Watch {
     fn attached(&mut self, _: Recipient<'_, i32>) {
         self.0.attached.fetch_add(1, Relaxed);
     }
-    fn detached(&mut self, _: Recipient<'_, i32>, why: Detached<Gone>) {
-        self.0.late.fetch_add(u64::from(why == Detached::Failed(Gone)), Relaxed);
-        self.0.detached.fetch_add(1, Relaxed);
+    fn detached(&mut self, call: Recipient<'_, i32>, why: Detached<Gone>) {
+        let connection = &self.0;
+        match why {
+            Detached::Limited => {
+                connection.answers.fetch_add(1, Relaxed);
+                connection.in_time.answered(*call.key);
+            }
+            Detached::Failed(Gone) => {
+                connection.late.fetch_add(1, Relaxed);
+                connection.in_time.answered(*call.key);
+            }
+            _ => {}
+        }
+        connection.detached.fetch_add(1, Relaxed);
     }
-    fn unmatched(&mut self, _: Message) {
+    fn unmatched(&mut self, answer: Message) {
         self.0.late.fetch_add(1, Relaxed);
+        self.0.in_time.answered(answer.id);
     }
 }
 
@@ -242,20 +248,29 @@ impl Client {
     /// [`Error::Closed`] with the reason, or [`Error::Deadline`] if connecting takes longer than
     /// [`Options::deadline`].
     pub async fn connect(to: impl ToSocketAddrs, options: Options) -> Result<Self, Error> {
+        Self::connect_to(to, options, Arc::default()).await
+    }
+
+    /// Connects to a server of which something may be known.
+    pub(crate) async fn connect_to(
+        to: impl ToSocketAddrs,
+        options: Options,
+        health: Arc<Health>,
+    ) -> Result<Self, Error> {
         let closed = |error: io::Error| Error::Closed(error.to_string().into());
         let connecting = timeout(options.deadline, TcpStream::connect(to)).await;
         let socket = connecting.map_err(|_| Error::Deadline(options.deadline))?.map_err(closed)?;
         socket.set_nodelay(true).map_err(closed)?;
         socket::keep_alive(&socket);
         let (from, to) = socket.into_split();
-        let connection = Arc::<Connection>::default();
-        let from = Heard { from, connection: Arc::clone(&connection) };
+        let connection = Arc::new(Connection { health, ..Connection::default() });
+        let to = Written { to, connection: Arc::clone(&connection) };
         let transport = Transport::framed(from, to, &options.limits);
         Ok(Self::start(transport, options, connection))
     }
 
-    /// Creates a client on any transport and spawns the tasks that run the connection. Whether it
-    /// is silent is judged by the frames that arrive, because bytes below the frames are not seen.
+    /// Creates a client on any transport and spawns the tasks that run the connection. Whether its
+    /// peer reads is judged by the frames that are written, because bytes below them are not seen.
     ///
     /// # Panics
     ///
@@ -267,13 +282,12 @@ impl Client {
 
     fn start(transport: Transport, options: Options, connection: Arc<Connection>) -> Self {
         let (orders, orders_in) = unbounded();
-        let (requests, requests_in) = mpsc::channel(QUEUE);
         let dropped = CancellationToken::new();
         let handles = dropped.clone().drop_guard();
-        let run = run(transport, orders_in, requests_in, options, Arc::clone(&connection));
+        let run = run(transport, orders_in, options, Arc::clone(&connection));
         let run = tokio::spawn(run).abort_handle();
         tokio::spawn(watch(Arc::clone(&connection), options.deadline, dropped, run));
-        let shared = Shared { options, orders, requests, connection, _handles: handles };
+        let shared = Shared { options, orders, connection, _handles: handles };
         Self { shared: Arc::new(shared), time_left: options.deadline }
     }
 
@@ -293,12 +307,16 @@ impl Client {
     /// # Cancel safety
     ///
     /// If the future is dropped, the request may have been sent; its answer is then counted as
-    /// [`Counts::late`]. The connection and other calls are not affected.
+    /// [`Counts::late`]. A request that still waits to be written is removed. The connection and
+    /// other calls are not affected.
     pub async fn call<A: Wire, R: Wire>(&self, name: &str, args: &A) -> Result<R, Error> {
-        let (id, frame) = self.request(name, TMessageType::Call, args)?;
-        let deadline = self.shared.options.deadline;
-        let answer = timeout(self.time_left, self.exchange(id, frame)).await;
-        let answer = answer.map_err(|_| Error::Deadline(deadline))??;
+        let connection = &self.shared.connection;
+        let running = connection.health.call();
+        let Ok(answer) = timeout(self.time_left, self.exchange(name, args)).await else {
+            return Err(self.expired(&running));
+        };
+        let answer = answer?;
+        running.answered();
         if answer.name != name {
             let what = format!("called {name}, but the answer is for {}", answer.name);
             return Err(Error::Malformed(what));
@@ -313,15 +331,29 @@ impl Client {
         }
     }
 
-    /// Calls a one-way method. Completes when the request is in the queue of the connection. If the
-    /// future is dropped before, the request is not sent.
+    /// Calls a one-way method. Completes when the request is in the queue of the connection, and
+    /// waits for room there. Nothing tells whether it arrives at the server. If the future is
+    /// dropped before it completes, the request is not sent.
     pub async fn send<A: Wire>(&self, name: &str, args: &A) -> Result<(), Error> {
-        let (_, frame) = self.request(name, TMessageType::OneWay, args)?;
+        let connection = &self.shared.connection;
+        let running = connection.health.call();
+        let queued = async {
+            let (id, request) = self.admit(name, TMessageType::OneWay, args).await?;
+            connection.outbox.push(id, request).ok_or_else(|| connection.error())?.keep();
+            Ok(())
+        };
+        timeout(self.time_left, queued).await.unwrap_or_else(|_| Err(self.expired(&running)))
+    }
+
+    /// Notes that a call has reached its deadline. Calls that have waited for a place in a pool for
+    /// most of it say little about the server.
+    fn expired(&self, call: &Running<'_>) -> Error {
         let deadline = self.shared.options.deadline;
-        match timeout(self.time_left, self.shared.requests.send(frame)).await {
-            Ok(sent) => sent.map_err(|_| self.shared.connection.error()),
-            Err(_) => Err(Error::Deadline(deadline)),
+        if self.time_left >= deadline / 2 {
+            self.shared.connection.expired.fetch_add(1, Relaxed);
+            call.failed();
         }
+        Error::Deadline(deadline)
     }
 
     /// Returns the counters of this connection.
@@ -345,19 +377,14 @@ impl Client {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// Returns `true` if further calls can be made.
+    /// Returns `true` if a pool can make further calls.
     pub(crate) fn is_open(&self) -> bool {
         let connection = &self.shared.connection;
         connection.closed.get().is_none() && connection.used_ids.load(Relaxed) < LAST_ID
     }
 
-    fn request<A: Wire>(
-        &self,
-        name: &str,
-        kind: TMessageType,
-        args: &A,
-    ) -> Result<(i32, Bytes), Error> {
-        let Shared { options, connection, .. } = &*self.shared;
+    fn next_id(&self) -> Result<i32, Error> {
+        let connection = &self.shared.connection;
         if connection.closed.get().is_some() {
             return Err(connection.error());
         }
@@ -365,27 +392,46 @@ impl Client {
         if id == LAST_ID {
             connection.ended.cancel();
         }
-        let id = i32::try_from(id).map_err(|_| {
+        i32::try_from(id).map_err(|_| {
             connection.used_ids.store(LAST_ID, Relaxed); // so that it never wraps around
             Error::Exhausted
-        })?;
-        let named = options.service.map(|service| format!("{service}{SEPARATOR}{name}"));
-        let name = named.as_deref().unwrap_or(name);
-        let frame = Message::write(options.protocol, name, kind, id, args)?;
-        if frame.len() > options.limits.frame {
-            let (length, most) = (frame.len(), options.limits.frame);
-            return Err(Error::TooLarge(format!("{name}: {length} bytes, more than {most}")));
-        }
-        Ok((id, frame))
+        })
     }
 
-    async fn exchange(&self, id: i32, frame: Bytes) -> Result<Message, Error> {
-        let Shared { orders, requests, connection, .. } = &*self.shared;
+    fn encode<A: Wire>(
+        &self,
+        id: i32,
+        name: &str,
+        kind: TMessageType,
+        args: &A,
+    ) -> Result<Bytes, Error> {
+        let options = &self.shared.options;
+        let named = options.service.map(|service| format!("{service}{SEPARATOR}{name}"));
+        let name = named.as_deref().unwrap_or(name);
+        Message::write_within(&options.limits, options.protocol, name, kind, id, args)
+    }
+
+    /// Encodes a request with the next id, and waits for room for it.
+    async fn admit<A: Wire>(
+        &self,
+        name: &str,
+        kind: TMessageType,
+        args: &A,
+    ) -> Result<(i32, Admitted<'_>), Error> {
+        let connection = &self.shared.connection;
+        let id = self.next_id()?;
+        let request = connection.outbox.admit(|| self.encode(id, name, kind, args)).await?;
+        Ok((id, request.ok_or_else(|| connection.error())?))
+    }
+
+    async fn exchange<A: Wire>(&self, name: &str, args: &A) -> Result<Message, Error> {
+        let Shared { orders, connection, .. } = &*self.shared;
+        let (id, request) = self.admit(name, TMessageType::Call, args).await?;
         let (caller, answer) = oneshot::channel();
         let mut lease = Lease::new();
         let attach = Attach::new(id, Caller(Some(caller))).limit(1).leased(&mut lease);
         orders.unbounded_send(attach).map_err(|_| connection.error())?;
-        requests.send(frame).await.map_err(|_| connection.error())?;
+        let _queued = connection.outbox.push(id, request).ok_or_else(|| connection.error())?;
         answer.await.map_err(|_| connection.error())
     }
 }
@@ -400,24 +446,16 @@ impl fmt::Debug for Client {
     }
 }
 
-/// Notes that bytes have arrived.
-struct Heard<R> {
-    from: R,
-    connection: Arc<Connection>,
-}
+/// No further call can be made on the connection, and no call is attached any more. Dropped after
+/// the demux, which reports no ends when it is dropped.
+struct Ended(Arc<Connection>);
 
-impl<R: AsyncRead + Unpin> AsyncRead for Heard<R> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = into.filled().len();
-        ready!(Pin::new(&mut self.from).poll_read(cx, into))?;
-        if into.filled().len() > before {
-            self.connection.heard();
-        }
-        Poll::Ready(Ok(()))
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let connection = &self.0;
+        connection.ended.cancel();
+        connection.outbox.end();
+        connection.detached.store(connection.attached.load(Relaxed), Relaxed);
     }
 }
 
@@ -425,20 +463,18 @@ impl<R: AsyncRead + Unpin> AsyncRead for Heard<R> {
 async fn run(
     transport: Transport,
     orders: UnboundedReceiver<Attach<i32, Caller>>,
-    mut requests: mpsc::Receiver<Bytes>,
     options: Options,
     connection: Arc<Connection>,
 ) {
-    let _ended = connection.ended.clone().drop_guard(); // also if a stage panics
-    let Transport { incoming, mut outgoing } = transport;
+    let _ended = Ended(Arc::clone(&connection)); // also if a stage panics
+    let Transport { incoming, outgoing } = transport;
+    let mut outgoing = Flushed { to: outgoing, connection: Arc::clone(&connection) };
     let answers = incoming
         .map(|frame| {
             let frame = frame.map_err(|error| error.to_string())?;
-            connection.heard();
             let answer = Message::open(&frame, &options.limits)
                 .map_err(|error| format!("an answer is {error}"))?;
             connection.check_id(&answer)?;
-            connection.answers.fetch_add(1, Relaxed);
             Ok(answer)
         })
         .chain(stream::once(future::ready(Err("the server closed the connection".to_owned()))))
@@ -448,9 +484,8 @@ async fn run(
     let routing =
         answers.demux_by(|answer| answer.id, orders).hooks(Watch(Arc::clone(&connection)));
     let mut routing = pin!(routing);
-    let mut outbox = stream::poll_fn(|cx| requests.poll_recv(cx)).map(Frame::from).map(Ok);
     let writing = async {
-        outgoing.send_all(&mut outbox).await?;
+        future::poll_fn(|cx| poll_write(&connection, &mut outgoing, cx)).await?;
         outgoing.close().await
     };
     tokio::select! {
@@ -464,6 +499,26 @@ async fn run(
                 let _ = timeout(options.deadline, routing).await;
             }
         },
+    }
+}
+
+/// Writes the requests. Unlike `send_all`, it takes none that cannot be written yet, because its
+/// call may end before.
+fn poll_write(
+    connection: &Connection,
+    outgoing: &mut Flushed,
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<()>> {
+    loop {
+        ready!(outgoing.poll_ready_unpin(cx))?;
+        match connection.outbox.poll_next(cx) {
+            Poll::Ready(Some(request)) => outgoing.start_send_unpin(Frame::from(request))?,
+            Poll::Ready(None) => return Poll::Ready(Ok(())),
+            Poll::Pending => {
+                ready!(outgoing.poll_flush_unpin(cx))?;
+                return Poll::Pending;
+            }
+        }
     }
 }
 
@@ -487,33 +542,10 @@ async fn watch(
     };
     tokio::select! {
         () = closed => return,
-        () = silence(&connection, deadline) => connection.close(format_args!(
-            "no byte arrived for {SILENT_DEADLINES} deadlines of {deadline:?} while calls waited"
-        )),
+        reason = silence(&connection, deadline) => connection.close(reason),
         () = abandoned => connection.close("all handles were dropped"),
     }
     run.abort();
-}
-
-/// Completes when calls have been waiting for a few deadlines and nothing was read.
-async fn silence(connection: &Connection, deadline: Duration) {
-    let (mut quiet, mut reads, mut calls) = (0, 0, 0);
-    while quiet < CHECKS * SILENT_DEADLINES {
-        // Not an interval: after the process was stopped, one check is due, and not all that were
-        // missed.
-        sleep((deadline / CHECKS).max(Duration::from_millis(1))).await;
-        let counts = connection.counts();
-        let has_waited = counts.waiting > 0 || counts.calls != calls;
-        let has_read = connection.reads.load(Relaxed) != reads;
-        reads = connection.reads.load(Relaxed);
-        calls = counts.calls;
-        if has_read {
-            quiet = 0;
-        } else if has_waited {
-            quiet += 1;
-        }
-        connection.quiet.store(quiet + 1 >= CHECKS, Relaxed);
-    }
 }
 
 #[cfg(test)]
@@ -540,10 +572,9 @@ mod tests {
         let options = Options::default();
         let client = Client::over(Transport::framed(from, to, &options.limits), options);
         client.use_up_ids();
-        let args = crate::demo::one_of_each();
-        assert_eq!(client.request("ping", TMessageType::Call, &args).unwrap().0, i32::MAX);
+        assert_eq!(client.next_id().unwrap(), i32::MAX);
         for _ in 0..3 {
-            let error = client.request("ping", TMessageType::Call, &args).unwrap_err();
+            let error = client.next_id().unwrap_err();
             assert!(matches!(error, Error::Exhausted), "{error}");
         }
     }

@@ -79,7 +79,7 @@ pub(crate) struct LoadArguments {
     /// Number of concurrent calls.
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
     in_flight: u32,
-    /// Cancel every N-th call after its request is sent; 0 cancels none.
+    /// Cancel every N-th call, before or after its request is sent; 0 cancels none.
     #[arg(long, default_value_t = 0)]
     cancel_every: u32,
     /// Delay each call on the server by up to N milliseconds, so that answers arrive out of order;

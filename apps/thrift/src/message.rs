@@ -127,14 +127,31 @@ impl Message {
         id: i32,
         value: &impl Wire,
     ) -> Result<Bytes, Error> {
-        write(protocol, name, kind, id, |to| value.write(to))
+        Ok(encode(protocol, name, kind, id, |to| value.write(to))?)
+    }
+
+    /// Encodes a message of which the frame is within the limits.
+    pub(crate) fn write_within(
+        limits: &Limits,
+        protocol: Protocol,
+        name: &str,
+        kind: TMessageType,
+        id: i32,
+        value: &impl Wire,
+    ) -> Result<Bytes, Error> {
+        let frame = Self::write(protocol, name, kind, id, value)?;
+        if frame.len() > limits.frame {
+            let (length, most) = (frame.len(), limits.frame);
+            return Err(Error::TooLarge(format!("{name}: {length} bytes, more than {most}")));
+        }
+        Ok(frame)
     }
 
     /// Encodes the application exception that answers this message.
     pub(crate) fn refuse(&self, error: &ApplicationError) -> Result<Bytes, Error> {
-        write(self.protocol, &self.name, TMessageType::Exception, self.id, |to| {
+        Ok(encode(self.protocol, &self.name, TMessageType::Exception, self.id, |to| {
             thrift::Error::write_application_error_to_out_protocol(error, to)
-        })
+        })?)
     }
 
     /// Decodes the application exception that a server answered with.
@@ -168,13 +185,13 @@ impl Message {
     }
 }
 
-fn write(
+fn encode(
     protocol: Protocol,
     name: &str,
     kind: TMessageType,
     id: i32,
     body: impl FnOnce(&mut dyn TOutputProtocol) -> thrift::Result<()>,
-) -> Result<Bytes, Error> {
+) -> thrift::Result<Bytes> {
     let mut frame = Vec::with_capacity(128);
     let head = TMessageIdentifier::new(name, kind, id);
     let write = |out: &mut dyn TOutputProtocol| {

@@ -28,6 +28,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::client::{Client, Options};
 use crate::error::Error;
+use crate::health::Health;
 
 /// How long a server is left alone after its first failure. Each further failure in a row doubles
 /// it. It is longer than a reconnection takes, and short enough for a call to wait for it.
@@ -125,6 +126,7 @@ pub(crate) struct Upstream {
     pub(crate) address: String,
     options: Options,
     news: Arc<News>,
+    health: Arc<Health>,
     /// The number of the last failure to get any answer from the server. Changed with the state,
     /// and read without it, because each call asks.
     failed: AtomicU64,
@@ -144,8 +146,8 @@ impl Upstream {
             sink: None,
         };
         let state = Mutex::new(state);
-        let (failed, is_retired) = Default::default();
-        Self { address, options, news, failed, is_retired, state }
+        let (health, failed, is_retired) = Default::default();
+        Self { address, options, news, health, failed, is_retired, state }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -223,22 +225,24 @@ impl Upstream {
     /// Returns a connection with a free place. Connects if there is none. If there is no place, the
     /// waker is woken when there may be one.
     ///
-    /// A server that has failed, or is quiet, gets one call at a time until something arrives from
-    /// it: it might be free all the time because it answers no call.
+    /// A server that answers no calls would be free all the time. Therefore `Health` limits its
+    /// places. With one, it gets no further call while a request waits to be written: a one-way
+    /// call needs no place for that time.
     pub(crate) fn poll_place(
         self: &Arc<Self>,
         places: usize,
         cx: &mut Context<'_>,
     ) -> Poll<Client> {
         let mut state = self.lock();
+        let open = self.health.open_places();
+        let mut on_trial = None;
         match &state.link {
             Link::Open(client, on_this) if client.is_open() => {
-                let connection = client.connection();
-                let is_proven = state.failures == 0 || connection.has_answered();
-                let is_on_trial = !is_proven || connection.is_quiet();
-                if state.taken < places && (!is_on_trial || *on_this == 0) {
+                let is_free = state.taken < places && *on_this < open;
+                if is_free && open > 1 {
                     return Poll::Ready(client.clone());
                 }
+                on_trial = is_free.then(|| client.clone());
             }
             Link::Idle => self.connect(&mut state),
             // The task of the connection is about to change the state.
@@ -247,7 +251,10 @@ impl Upstream {
         let previous = state.sink.replace(cx.waker().clone());
         drop(state);
         drop(previous);
-        Poll::Pending
+        match on_trial {
+            Some(client) => client.connection().outbox.poll_written(cx).map(|()| client),
+            None => Poll::Pending,
+        }
     }
 
     /// Takes a place on a connection.
@@ -304,6 +311,7 @@ impl fmt::Debug for Upstream {
             .field("link", &state.link)
             .field("taken", &state.taken)
             .field("failures", &state.failures)
+            .field("health", &self.health)
             .field("reason", &state.reason)
             .finish_non_exhaustive()
     }
@@ -322,22 +330,24 @@ impl Drop for End {
 async fn run(server: Arc<Upstream>) {
     let end = End(server);
     let server = &end.0;
-    let connected = Client::connect(&server.address, server.options).await;
+    let health = Arc::clone(&server.health);
+    let connected = Client::connect_to(&server.address, server.options, health).await;
     let (reason, is_answering) = match connected {
         Ok(client) => {
             let connection = Arc::clone(client.connection());
             server.set(Link::Open(client, 0), |_| {});
             connection.ended().await;
-            let Some(reason) = connection.failure() else { return };
             if connection.was_useful() {
                 server.lock().failures = 0;
             }
+            let Some(reason) = connection.failure() else { return };
             (reason, connection.has_answered())
         }
         Err(Error::Closed(reason)) => (reason, false),
         Err(Error::Deadline(after)) => (format!("not connected within {after:?}").into(), false),
         Err(error) => (error.to_string().into(), false),
     };
+    server.health.close_places();
     let mut rest = Duration::ZERO;
     server.set(Link::Resting, |state| {
         rest = server.rest(state.failures);

@@ -3,7 +3,7 @@
 mod common;
 
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{
     LONG, answers, millis, nothing_left, options, reads_only, reply, request, scripted, within,
@@ -11,7 +11,7 @@ use common::{
 use futures::future::join_all;
 use std::sync::atomic::Ordering::SeqCst;
 use thrift_demux::{Client, Error, Options, Protocol};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
@@ -76,7 +76,7 @@ async fn a_connection_is_silent_although_its_calls_are_dropped_early() {
     };
     timeout(LONG, silent).await.expect("the connection stays open");
     let reason = client.closed().unwrap();
-    assert_eq!(&*reason, "no byte arrived for 3 deadlines of 200ms while calls waited");
+    assert_eq!(&*reason, "no call was answered in time for 3 deadlines of 200ms");
 }
 
 #[tokio::test]
@@ -89,8 +89,9 @@ async fn a_connection_without_calls_is_not_silent() {
     assert_eq!(connections.load(SeqCst), 1);
 }
 
+/// Bytes arrive all the time, and no answer within its deadline.
 #[tokio::test]
-async fn late_answers_and_slow_bytes_keep_a_connection() {
+async fn slow_bytes_do_not_keep_a_connection() {
     let (address, _) = scripted(async |mut socket: TcpStream, _| {
         while let Some(call) = request(&mut socket).await {
             // The answer takes six deadlines, and a byte of it arrives at least twice per deadline.
@@ -106,13 +107,39 @@ async fn late_answers_and_slow_bytes_keep_a_connection() {
     })
     .await;
     let client = Client::connect(address, within(millis(200))).await.unwrap();
-    let late = async {
-        while client.counts().late < 2 {
-            let error = client.echo("x").await.unwrap_err();
-            assert!(matches!(error, Error::Deadline(_)), "{error}");
+    let closed = async {
+        loop {
+            match client.echo("x").await.unwrap_err() {
+                Error::Deadline(_) => {}
+                error => return error,
+            }
         }
     };
-    timeout(LONG, late).await.expect("no answer arrived");
+    let error = timeout(LONG, closed).await.expect("the connection stays open");
+    let expected = "no connection: no call was answered in time for 3 deadlines of 200ms";
+    assert_eq!(error.to_string(), expected);
+    nothing_left(&client).await;
+}
+
+/// The calls are dropped by their caller before the server answers, which it does in time.
+#[tokio::test]
+async fn answers_in_time_keep_a_connection_although_their_calls_were_dropped() {
+    let (address, _) = scripted(async |mut socket: TcpStream, _| {
+        while let Some(call) = request(&mut socket).await {
+            sleep(millis(20)).await;
+            if socket.write_all(&reply(&call, call.id)).await.is_err() {
+                return;
+            }
+        }
+    })
+    .await;
+    let deadline = millis(500);
+    let client = Client::connect(address, within(deadline)).await.unwrap();
+    let begin = Instant::now();
+    while begin.elapsed() < 5 * deadline {
+        assert!(timeout(millis(10), client.echo("x")).await.is_err());
+        sleep(millis(20)).await;
+    }
     assert_eq!(client.closed(), None);
     nothing_left(&client).await;
 }
@@ -164,4 +191,50 @@ async fn a_connection_without_handles_ends_although_the_server_does_not_read() {
         }
     };
     timeout(LONG, ended).await.expect("the task of the connection goes on");
+}
+
+/// A server that accepts connections and reads nothing.
+async fn reads_nothing(socket: TcpStream, _: usize) {
+    std::future::pending::<()>().await;
+    drop(socket);
+}
+
+/// One-way calls have no answers whose absence could be noticed.
+#[tokio::test]
+async fn one_way_calls_notice_a_server_that_does_not_read() {
+    for size in [20_000, 2_000_000] {
+        let (address, _) = scripted(reads_nothing).await;
+        let client = Client::connect(address, within(millis(300))).await.unwrap();
+        let text = "x".repeat(size);
+        let noticed = async {
+            loop {
+                match client.note(text.clone()).await {
+                    Ok(()) | Err(Error::Deadline(_)) => {}
+                    Err(error) => return error,
+                }
+            }
+        };
+        let noticed = timeout(millis(20_000), noticed).await.expect("the connection stays open");
+        let expected = "no connection: no byte could be written for 3 deadlines of 300ms";
+        assert_eq!(noticed.to_string(), expected);
+    }
+}
+
+#[tokio::test]
+async fn one_way_calls_that_are_read_slowly_keep_a_connection() {
+    let (address, _) = scripted(async |mut socket: TcpStream, _| {
+        let mut bytes = vec![0; 200_000];
+        while socket.read_exact(&mut bytes).await.is_ok() {
+            sleep(millis(20)).await;
+        }
+    })
+    .await;
+    let client = Client::connect(address, within(millis(400))).await.unwrap();
+    // It takes several deadlines until one request is written.
+    let text = "x".repeat(16_000_000);
+    for _ in 0..2 {
+        let _ = client.note(text.clone()).await;
+    }
+    sleep(millis(2000)).await;
+    assert_eq!(client.closed(), None);
 }

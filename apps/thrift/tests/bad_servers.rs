@@ -452,3 +452,38 @@ async fn servers_that_flap_cost_only_calls_that_were_sent() {
     let state = format!("{pool:?}");
     assert_eq!(state.matches("taken: 0").count(), 5, "places are left taken: {state}");
 }
+
+/// The bad server accepts connections and reads nothing, so one-way calls seem to succeed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_way_calls_leave_a_server_that_does_not_read() {
+    const SIZE: usize = 100_000;
+    let good = Server::example().await;
+    let (bad, connections) = scripted(async |socket, _| {
+        std::future::pending::<()>().await;
+        drop::<TcpStream>(socket);
+    })
+    .await;
+    let deadline = millis(300);
+    let pool = Pool::new([bad, good.address], within(deadline));
+    let begin = Instant::now();
+    let mut sent = 0;
+    while begin.elapsed() < 15 * deadline {
+        let notes = (0..4).map(async |_| {
+            pool.round_robin(async |client| client.note("x".repeat(SIZE)).await).await
+        });
+        let _ = timeout(LONG, join_all(notes)).await.expect("a call did not complete");
+        sent += 4;
+    }
+    let client = Client::connect(good.address, within(LONG)).await.unwrap();
+    let mut arrived = client.notes().await.unwrap();
+    while arrived < sent / 2 && begin.elapsed() < LONG {
+        tokio::time::sleep(millis(100)).await;
+        arrived = client.notes().await.unwrap();
+    }
+    let connections = connections.load(SeqCst);
+    assert!(connections > 1, "the server was not noticed");
+    // What the queue of the first connection holds, and the sockets of each.
+    let lost = usize::try_from(sent - arrived).unwrap();
+    let most = 100 + 80 * connections;
+    assert!(lost < most, "{lost} of {sent} were lost, with {connections} connections");
+}

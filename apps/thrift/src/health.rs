@@ -1,0 +1,250 @@
+//! Whether a server is good. It is judged by its answers to calls, and by nothing else that it
+//! sends.
+//!
+//! 1. An answer is good if it arrives within a deadline of its call. A call fails if it ends without
+//!    an answer at its deadline.
+//! 2. A good answer opens a place for [`Pool::round_robin`](crate::Pool::round_robin), and a failed
+//!    call closes its place and all but a few of those that are free. At least one stays open. Thus
+//!    a server that fails more calls than it answers gets one call at a time.
+//! 3. All places but one are closed when a connection failed, and when no good answer has arrived
+//!    for nearly a deadline while calls waited.
+//! 4. A connection is closed when no good answer has arrived for a few deadlines while calls
+//!    waited, or when no byte could be written while requests waited.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::client::Connection;
+
+/// How many free places stay open when a call fails. With none, calls that are about to fail could
+/// hold all open places, so that no call could show that the server answers others. More of them
+/// would cost more calls at a server that answers none.
+const SPARE: usize = 8;
+
+/// More places than a pool has, and so many that counting never overflows.
+const ALL: usize = usize::MAX / 2;
+
+/// A connection without a good answer for this many deadlines, while calls wait, is closed: its
+/// peer is gone without a word, or hangs. One deadline may be a slow call, and two a slow call
+/// behind another. With each further one, all calls on the connection are lost.
+const SILENT_DEADLINES: u32 = 3;
+
+/// How often per deadline a connection is checked for silence. It is closed up to one check early,
+/// because a call may begin to wait just before a check. Places are closed one check before the
+/// deadline, so that calls which reach their deadline are not followed by as many others.
+const CHECKS: u32 = 8;
+
+/// What is known of a server from all its calls. The connections of a pool to one server share it.
+#[derive(Debug)]
+pub(crate) struct Health {
+    /// Open places.
+    open: AtomicUsize,
+    /// Calls that run.
+    running: AtomicUsize,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self { open: AtomicUsize::new(ALL), running: AtomicUsize::new(0) }
+    }
+}
+
+impl Health {
+    /// Returns how many calls the server may get at a time.
+    pub(crate) fn open_places(&self) -> usize {
+        self.open.load(Relaxed)
+    }
+
+    /// Closes all places but one.
+    pub(crate) fn close_places(&self) {
+        self.open.store(1, Relaxed);
+    }
+
+    /// Notes that a call begins, which ends when the returned value is dropped.
+    pub(crate) fn call(&self) -> Running<'_> {
+        self.running.fetch_add(1, Relaxed);
+        Running(self)
+    }
+
+    fn opened(&self) {
+        self.open.fetch_add(1, Relaxed);
+    }
+
+    /// Closes the place of a call.
+    fn closed(&self) {
+        let most = self.running.load(Relaxed) + SPARE;
+        let close = |open: usize| Some((open.min(most) - 1).max(1));
+        let _ = self.open.fetch_update(Relaxed, Relaxed, close);
+    }
+}
+
+/// A call that runs. It ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Running<'a>(&'a Health);
+
+impl Running<'_> {
+    /// Notes a good answer.
+    pub(crate) fn answered(&self) {
+        self.0.opened();
+    }
+
+    /// Notes that the call failed.
+    pub(crate) fn failed(&self) {
+        self.0.closed();
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Which answers are in time. A call has the next id, so an answer with an id that was used more
+/// than a deadline ago is late, and a repeated answer soon is.
+#[derive(Debug, Default)]
+pub(crate) struct InTime {
+    /// The last id that was used a deadline ago.
+    old: AtomicU64,
+    /// Answers in time.
+    count: AtomicU64,
+}
+
+impl InTime {
+    pub(crate) fn count(&self) -> u64 {
+        self.count.load(Relaxed)
+    }
+
+    /// Notes an answer, which may be late.
+    pub(crate) fn answered(&self, id: i32) {
+        if u64::try_from(id).is_ok_and(|id| id > self.old.load(Relaxed)) {
+            self.count.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// For how many checks there was no progress while something waited.
+#[derive(Default)]
+struct Stalled {
+    checks: u32,
+    progress: u64,
+}
+
+impl Stalled {
+    fn check(&mut self, progress: u64, has_waited: bool) -> u32 {
+        if progress != self.progress {
+            self.checks = 0;
+        } else if has_waited {
+            self.checks += 1;
+        }
+        self.progress = progress;
+        self.checks
+    }
+}
+
+/// Completes with the reason when the connection is to be closed, by the fourth rule.
+pub(crate) async fn silence(connection: &Connection, deadline: Duration) -> String {
+    let (mut answers, mut writes) = (Stalled::default(), Stalled::default());
+    let mut calls = 0;
+    let mut ids = VecDeque::from([0; CHECKS as usize]);
+    loop {
+        // Not an interval: after the process was stopped, one check is due, and not all that were
+        // missed.
+        sleep((deadline / CHECKS).max(Duration::from_millis(1))).await;
+        let in_time = &connection.in_time;
+        let counts = connection.counts();
+        let has_waited = counts.waiting > 0 || counts.calls != calls;
+        calls = counts.calls;
+        let unanswered = answers.check(in_time.count(), has_waited);
+        let outbox = &connection.outbox;
+        let unwritten = writes.check(outbox.progress(), outbox.is_waiting());
+        if unanswered.max(unwritten) + 1 >= CHECKS {
+            connection.health.close_places();
+        }
+        if unanswered >= CHECKS * SILENT_DEADLINES {
+            return format!(
+                "no call was answered in time for {SILENT_DEADLINES} deadlines of {deadline:?}"
+            );
+        }
+        if unwritten >= CHECKS * SILENT_DEADLINES {
+            return format!(
+                "no byte could be written for {SILENT_DEADLINES} deadlines of {deadline:?}"
+            );
+        }
+        ids.push_back(connection.used_ids());
+        if let Some(old) = ids.pop_front() {
+            in_time.old.store(old, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_fails_its_calls_gets_one_at_a_time() {
+        let health = Health::default();
+        let running = (0..100).map(|_| health.call()).collect::<Vec<_>>();
+        for call in running {
+            let before = health.open_places();
+            call.failed();
+            assert!(health.open_places() < before.max(2));
+            assert!(health.open_places() <= health.running.load(Relaxed) + SPARE);
+        }
+        assert_eq!(health.open_places(), SPARE);
+        for _ in 1..SPARE {
+            health.call().failed();
+        }
+        assert_eq!(health.open_places(), 1);
+        health.call().failed();
+        assert_eq!(health.open_places(), 1);
+        assert_eq!(health.running.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn answers_open_places_again() {
+        let health = Health::default();
+        health.close_places();
+        let mut at_once = Vec::new();
+        for _ in 0..6 {
+            let calls = (0..health.open_places()).map(|_| health.call()).collect::<Vec<_>>();
+            at_once.push(calls.len());
+            calls.iter().for_each(Running::answered);
+        }
+        assert_eq!(at_once, [1, 2, 4, 8, 16, 32]);
+    }
+
+    #[test]
+    fn a_server_that_answers_more_calls_than_it_fails_keeps_its_places() {
+        let health = Health::default();
+        // All that run are about to fail, and others are answered.
+        let mut running = (0..50).map(|_| health.call()).collect::<VecDeque<_>>();
+        for _ in 0..1000 {
+            running.pop_front().unwrap().failed();
+            running.push_back(health.call());
+            for _ in 0..2 {
+                assert!(health.open_places() > running.len(), "no place is free");
+                health.call().answered();
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_old_does_not_count() {
+        let in_time = InTime::default();
+        for id in [1, 1, 7] {
+            in_time.answered(id);
+        }
+        in_time.old.store(7, Relaxed);
+        for id in [1, 7, -1] {
+            in_time.answered(id);
+        }
+        assert_eq!(in_time.count(), 3);
+        in_time.answered(8);
+        assert_eq!(in_time.count(), 4);
+    }
+}

@@ -1,0 +1,82 @@
+//! Requests of a client: the memory that they take, and which of them are not sent.
+
+mod common;
+
+use std::pin::pin;
+
+use common::{LONG, answers, millis, scripted, within};
+use futures::future::join_all;
+use thrift::protocol::{TInputProtocol, TOutputProtocol};
+use thrift_demux::{Client, Transport, Wire};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+
+/// Arguments of this many bytes, which are encoded for each request.
+struct Large(usize);
+
+impl Wire for Large {
+    fn read(_: &mut dyn TInputProtocol) -> thrift::Result<Self> {
+        Ok(Self(0))
+    }
+    fn write(&self, to: &mut dyn TOutputProtocol) -> thrift::Result<()> {
+        to.write_bytes(&vec![0; self.0])
+    }
+}
+
+/// Nothing that is written is read. Calls are dropped, reach their deadlines, or wait.
+#[test]
+fn requests_that_wait_to_be_written_take_bounded_memory() {
+    const CALLS: usize = 200;
+    const MIB: i64 = 1 << 20;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let allocated = allocation_counter::measure(|| {
+        runtime.block_on(async {
+            let (near, _far) = tokio::io::duplex(1024);
+            let (from, to) = tokio::io::split(near);
+            let options = within(2 * LONG);
+            let client = Client::over(Transport::framed(from, to, &options.limits), options);
+            let args = Large(1 << 20);
+            for _ in 0..CALLS {
+                let _ = timeout(millis(0), client.call::<_, Large>("echo", &args)).await;
+            }
+            let calls = (0..CALLS).map(|_| client.call::<_, Large>("echo", &args));
+            let _ = timeout(millis(200), join_all(calls)).await;
+            let notes = (0..CALLS).map(|_| client.send("note", &args));
+            let _ = timeout(millis(200), join_all(notes)).await;
+        });
+    });
+    let most = i64::try_from(allocated.bytes_max).unwrap();
+    assert!(most < 16 * MIB, "{} MiB for {CALLS} calls of 1 MiB", most / MIB);
+}
+
+/// A call whose request was not written when it ended is not executed.
+#[tokio::test]
+async fn a_request_whose_call_has_ended_is_not_sent() {
+    let (address, _) = scripted(answers).await;
+    let (near, far) = tokio::io::duplex(1024);
+    let (from, to) = tokio::io::split(near);
+    let options = within(LONG);
+    let client = Client::over(Transport::framed(from, to, &options.limits), options);
+    let large = Large(1 << 20);
+    // The first call fills the pipe.
+    let mut first = pin!(client.call::<_, Large>("echo", &large));
+    assert!(timeout(millis(50), &mut first).await.is_err());
+    for _ in 0..10 {
+        assert!(timeout(millis(0), client.ping()).await.is_err());
+    }
+    let last = client.echo("x");
+    let server = async {
+        let mut far = far;
+        let mut socket = TcpStream::connect(address).await.unwrap();
+        tokio::io::copy_bidirectional(&mut far, &mut socket).await
+    };
+    let answer = async {
+        tokio::select! {
+            answer = last => answer.unwrap(),
+            _ = server => panic!("the server ended"),
+            () = sleep(LONG) => panic!("no answer arrived"),
+        }
+    };
+    assert_eq!(answer.await, "an answer");
+    assert_eq!(client.counts().late, 0, "a request was sent whose call had ended");
+}
