@@ -104,12 +104,16 @@ impl Drop for Shared {
 pub(crate) struct Connection {
     /// Why the connection was closed. Set before any call fails because of it.
     closed: OnceLock<Arc<str>>,
+    /// Why a pool shall not use it for further calls, although it is open.
+    given_up: OnceLock<Arc<str>>,
     /// Cancelled when no further call can be made: the connection is closed, or has no id left.
     ended: CancellationToken,
     /// Calls that were waiting when the connection was closed.
     lost: AtomicU64,
     /// Answers that reached their calls.
     answers: AtomicU64,
+    /// Those of them that could not be read.
+    unreadable: AtomicU64,
     /// Calls that reached their deadlines.
     expired: AtomicU64,
     used_ids: AtomicU64,
@@ -129,6 +133,16 @@ impl Connection {
         });
         self.ended.cancel();
         self.outbox.end();
+    }
+
+    /// Notes an answer that cannot be read. A server that gets one call at a time, and answers it
+    /// with garbage, has failed: a pool uses another connection. Other calls continue.
+    fn unreadable(&self, call: &Running<'_>, what: &str) {
+        self.unreadable.fetch_add(1, Relaxed);
+        if call.failed() {
+            self.given_up.get_or_init(|| format!("an answer could not be read: {what}").into());
+            self.ended.cancel();
+        }
     }
 
     fn error(&self) -> Error {
@@ -167,21 +181,23 @@ impl Connection {
     }
 
     /// Returns why the connection failed: it was closed while calls were waiting, or before any was
-    /// answered. A server may close an idle connection.
+    /// answered, or its answers cannot be read. A server may close an idle connection.
     pub(crate) fn failure(&self) -> Option<Arc<str>> {
         let has_failed = self.lost.load(Relaxed) > 0 || !self.has_answered();
-        self.closed.get().filter(|_| has_failed).cloned()
+        let closed = || self.closed.get().filter(|_| has_failed);
+        self.given_up.get().or_else(closed).cloned()
     }
 
     /// Returns `true` if a call was answered in time.
     pub(crate) fn has_answered(&self) -> bool {
-        self.in_time.count() > 0
+        self.in_time.count() > self.unreadable.load(Relaxed)
     }
 
     /// Returns `true` if more calls were answered than failed.
     pub(crate) fn was_useful(&self) -> bool {
-        let answered = self.answers.load(Relaxed);
-        let failed = self.lost.load(Relaxed) + self.expired.load(Relaxed);
+        let answered = self.answers.load(Relaxed).saturating_sub(self.unreadable.load(Relaxed));
+        let failed =
+            self.lost.load(Relaxed) + self.expired.load(Relaxed) + self.unreadable.load(Relaxed);
         answered > 0 && answered >= failed
     }
 }
@@ -310,20 +326,56 @@ impl Client {
     /// [`Counts::late`]. A request that still waits to be written is removed. The connection and
     /// other calls are not affected.
     pub async fn call<A: Wire, R: Wire>(&self, name: &str, args: &A) -> Result<R, Error> {
+        self.call_as(name, args, Ok).await
+    }
+
+    /// Calls a method, and converts the generated struct for its result with `into`, usually the
+    /// `ok_or` of that struct. An answer without a result is [`Error::Malformed`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`call`](Self::call), and the declared exception that `into` returns.
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`call`](Self::call).
+    pub async fn call_as<A: Wire, R: Wire, T>(
+        &self,
+        name: &str,
+        args: &A,
+        into: impl FnOnce(R) -> thrift::Result<T>,
+    ) -> Result<T, Error> {
         let connection = &self.shared.connection;
         let running = connection.health.call();
         let Ok(answer) = timeout(self.time_left, self.exchange(name, args)).await else {
             return Err(self.expired(&running));
         };
-        let answer = answer?;
-        running.answered();
+        let result = self.read(name, &answer?, into);
+        match &result {
+            Err(Error::Malformed(what)) => connection.unreadable(&running, what),
+            _ => running.answered(),
+        }
+        result
+    }
+
+    fn read<R: Wire, T>(
+        &self,
+        name: &str,
+        answer: &Message,
+        into: impl FnOnce(R) -> thrift::Result<T>,
+    ) -> Result<T, Error> {
         if answer.name != name {
             let what = format!("called {name}, but the answer is for {}", answer.name);
             return Err(Error::Malformed(what));
         }
         let limits = &self.shared.options.limits;
         match answer.kind {
-            TMessageType::Reply => answer.read(limits),
+            TMessageType::Reply => into(answer.read(limits)?).map_err(|error| match error {
+                thrift::Error::Application(error) => {
+                    Error::Malformed(format!("the answer to {name}: {}", error.message))
+                }
+                error => error.into(),
+            }),
             TMessageType::Exception => Err(answer.read_refusal(limits)),
             kind => {
                 Err(Error::Malformed(format!("the answer to {name} has the message type {kind:?}")))
@@ -380,7 +432,9 @@ impl Client {
     /// Returns `true` if a pool can make further calls.
     pub(crate) fn is_open(&self) -> bool {
         let connection = &self.shared.connection;
-        connection.closed.get().is_none() && connection.used_ids.load(Relaxed) < LAST_ID
+        connection.closed.get().is_none()
+            && connection.given_up.get().is_none()
+            && connection.used_ids.load(Relaxed) < LAST_ID
     }
 
     fn next_id(&self) -> Result<i32, Error> {

@@ -18,7 +18,7 @@ pub enum Error {
     Refused(ApplicationErrorKind, String),
     /// The server answered with an exception that the IDL declares for this method.
     Declared(Arc<dyn std::error::Error + Send + Sync>),
-    /// An answer or a request violates the protocol or the IDL.
+    /// An answer or a request violates the protocol or the IDL, or an answer has no result.
     Malformed(String),
     /// The request exceeds the limits and was not sent.
     TooLarge(String),
@@ -40,6 +40,11 @@ impl Error {
     #[must_use]
     pub fn is_connection_error(&self) -> bool {
         matches!(self, Self::Closed(_) | Self::Deadline(_) | Self::Exhausted)
+    }
+
+    /// Returns `true` if the answer could not be read. Another server may answer better.
+    pub(crate) fn is_malformed(&self) -> bool {
+        matches!(self, Self::Malformed(_))
     }
 }
 

@@ -1,8 +1,8 @@
 //! Whether a server is good. It is judged by its answers to calls, and by nothing else that it
 //! sends.
 //!
-//! 1. An answer is good if it arrives within a deadline of its call. A call fails if it ends without
-//!    an answer at its deadline.
+//! 1. An answer is good if it arrives within a deadline of its call, and can be read. A call fails
+//!    if it ends without an answer at its deadline, or if its answer cannot be read.
 //! 2. A good answer opens a place for [`Pool::round_robin`](crate::Pool::round_robin), and a failed
 //!    call closes its place and all but a few of those that are free. At least one stays open. Thus
 //!    a server that fails more calls than it answers gets one call at a time.
@@ -73,11 +73,11 @@ impl Health {
         self.open.fetch_add(1, Relaxed);
     }
 
-    /// Closes the place of a call.
-    fn closed(&self) {
+    /// Closes the place of a call. Returns `true` if it was the only one.
+    fn closed(&self) -> bool {
         let most = self.running.load(Relaxed) + SPARE;
         let close = |open: usize| Some((open.min(most) - 1).max(1));
-        let _ = self.open.fetch_update(Relaxed, Relaxed, close);
+        self.open.fetch_update(Relaxed, Relaxed, close) == Ok(1)
     }
 }
 
@@ -91,9 +91,10 @@ impl Running<'_> {
         self.0.opened();
     }
 
-    /// Notes that the call failed.
-    pub(crate) fn failed(&self) {
-        self.0.closed();
+    /// Notes that the call failed. Returns `true` if the server had no other place: it failed the
+    /// only call that it was to get.
+    pub(crate) fn failed(&self) -> bool {
+        self.0.closed()
     }
 }
 
@@ -197,10 +198,10 @@ mod tests {
         }
         assert_eq!(health.open_places(), SPARE);
         for _ in 1..SPARE {
-            health.call().failed();
+            assert!(!health.call().failed());
         }
         assert_eq!(health.open_places(), 1);
-        health.call().failed();
+        assert!(health.call().failed(), "it had one place");
         assert_eq!(health.open_places(), 1);
         assert_eq!(health.running.load(Relaxed), 0);
     }

@@ -25,9 +25,10 @@ use crate::upstream::{News, Place, Resting, Unusable, Upstream};
 /// five seconds or half a deadline. Then it gets one call of [`round_robin`](Self::round_robin) at a
 /// time, and one more for each call that it answers.
 ///
-/// A server is judged by the answers to its calls. A call that ends at its deadline closes a place of
-/// its server, and an answer in time opens one. So a server that fails more calls than it answers
-/// gets one call at a time. Exceptions are answers.
+/// A server is judged by the answers to its calls. A call that ends at its deadline, or whose answer
+/// cannot be read, closes a place of its server, and an answer in time opens one. So a server that
+/// fails more calls than it answers gets one call at a time. If it fails even those with answers
+/// that cannot be read, it is left alone. Exceptions are answers.
 ///
 /// Connections are closed when the pool is dropped and their calls have ended.
 #[derive(Debug)]
@@ -119,7 +120,8 @@ impl Pool {
 
     /// Calls the server that answered last and, if that fails, the others in turn; at last those
     /// that are being left alone, when that is over. Use it for idempotent calls only: a call that
-    /// ended with a broken connection or a time-out may have been executed.
+    /// ended with a broken connection, a time-out or an answer that cannot be read may have been
+    /// executed.
     ///
     /// Each server takes at most one deadline to connect to and, if it is called, one to answer.
     ///
@@ -155,7 +157,9 @@ impl Pool {
                 }
             };
             match call(client).await {
-                Err(error) if error.is_connection_error() => failure = error,
+                Err(error) if error.is_connection_error() || error.is_malformed() => {
+                    failure = error;
+                }
                 done => {
                     self.preferred.store(index, Relaxed);
                     return done;

@@ -3,12 +3,14 @@
 mod common;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use common::{LONG, Server, millis, reply, request, scripted, within};
+use common::{LONG, Server, answers, millis, raw, reply, request, scripted, within};
 use futures::future::join_all;
-use thrift_demux::Pool;
+use thrift::protocol::TMessageType;
+use thrift_demux::{Error, Options, Pool};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
@@ -147,4 +149,103 @@ async fn calls_that_fail_at_each_server_do_not_hold_up_the_others() {
         }
     });
     timeout(LONG, join_all(callers)).await.expect("a call did not complete");
+}
+
+/// A server that answers each call at once, with a result that is not that of its method.
+async fn answers_with(body: &'static [u8], kind: TMessageType) -> (SocketAddr, Arc<AtomicUsize>) {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&calls);
+    let script = move |mut socket: TcpStream, _| {
+        let calls = Arc::clone(&counter);
+        async move {
+            while let Some(call) = request(&mut socket).await {
+                calls.fetch_add(1, SeqCst);
+                let mut answer = raw::message(call.protocol, &call.name, kind, call.id, |_| {});
+                answer.extend_from_slice(body);
+                if socket.write_all(&raw::frame(&answer)).await.is_err() {
+                    return;
+                }
+            }
+        }
+    };
+    (scripted(script).await.0, calls)
+}
+
+/// The kinds of answers that cannot be read: an unknown type, an end, no result, a wrong kind.
+const UNREADABLE: [(&[u8], TMessageType); 5] = [
+    (&[0x0f, 0xff], TMessageType::Reply),
+    (&[], TMessageType::Reply),
+    (&[0], TMessageType::Reply),
+    (&[0], TMessageType::Call),
+    (&[11, 0, 1, 0xff, 0xff, 0xff, 0xff], TMessageType::Exception),
+];
+
+#[tokio::test]
+async fn fail_over_leaves_a_server_whose_answers_cannot_be_read() {
+    for (body, kind) in UNREADABLE {
+        let (bad, _) = answers_with(body, kind).await;
+        let (good, _) = scripted(answers).await;
+        let pool = Pool::new([bad, good], Options::default());
+        for _ in 0..10 {
+            let answer = pool.fail_over(async |client| client.echo("x").await);
+            let answer = timeout(LONG, answer).await.expect("the call waits");
+            assert_eq!(answer.unwrap(), "an answer", "{body:?} {kind:?}");
+        }
+        let alone = Pool::new([bad], Options::default());
+        let error = alone.fail_over(async |client| client.echo("x").await).await.unwrap_err();
+        assert!(matches!(error, Error::Malformed(_)), "{error}");
+    }
+}
+
+/// It answers sooner than the others, so it would get nearly all calls.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn round_robin_leaves_a_server_whose_answers_cannot_be_read() {
+    for (body, kind) in UNREADABLE {
+        let (bad, calls) = answers_with(body, kind).await;
+        let good = Server::example().await;
+        let pool = Pool::new([bad, good.address], Options::default()).places(4);
+        let failed = AtomicUsize::new(0);
+        let callers = (0..30).map(async |_| {
+            for _ in 0..10 {
+                if pool.round_robin(async |client| client.later("x", 10).await).await.is_err() {
+                    failed.fetch_add(1, SeqCst);
+                }
+            }
+        });
+        timeout(LONG, join_all(callers)).await.expect("a call did not complete");
+        let (failed, calls) = (failed.into_inner(), calls.load(SeqCst));
+        assert_eq!(failed, calls, "calls failed at the good server");
+        assert!(failed < 40, "{failed} of 300 calls failed: {body:?} {kind:?}");
+        // `ask_all` tells why, and the server gets no call.
+        let answers = pool.ask_all(async |client| client.later("x", 0).await).await.0;
+        assert!(answers[0].1.is_err());
+        assert_eq!(answers[1].1.as_deref().unwrap(), "x");
+    }
+}
+
+/// Every second answer of the only server cannot be read.
+#[tokio::test]
+async fn calls_continue_beside_an_answer_that_cannot_be_read() {
+    let (address, _) = scripted(async |mut socket: TcpStream, _| {
+        while let Some(call) = request(&mut socket).await {
+            let mut answer = reply(&call, call.id);
+            if call.id % 2 == 0 {
+                let last = answer.len() - 1;
+                answer[last] = 0x0f;
+            }
+            let _ = socket.write_all(&answer).await;
+        }
+    })
+    .await;
+    let pool = Pool::new([address], Options::default());
+    for round in 0..50 {
+        let calls = (0..2).map(|_| pool.round_robin(async |client| client.echo("x").await));
+        for (n, answer) in timeout(LONG, join_all(calls)).await.unwrap().into_iter().enumerate() {
+            match answer {
+                Ok(answer) => assert_eq!(answer, "an answer"),
+                Err(Error::Malformed(_)) => {}
+                Err(error) => panic!("round {round}, call {n}: {error}"),
+            }
+        }
+    }
 }

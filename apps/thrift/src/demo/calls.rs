@@ -40,37 +40,37 @@ wire!(DemoCountArgs, DemoCountResult, DemoNoteArgs, DemoNotesArgs, DemoNotesResu
 impl Client {
     /// Returns nothing.
     pub async fn ping(&self) -> Result<(), Error> {
-        Ok(self.call::<_, DemoPingResult>("ping", &DemoPingArgs {}).await?.ok_or()?)
+        self.call_as("ping", &DemoPingArgs {}, DemoPingResult::ok_or).await
     }
     /// Returns the sum of two numbers.
     pub async fn add(&self, left: i64, right: i64) -> Result<i64, Error> {
         let args = DemoAddArgs { left, right };
-        Ok(self.call::<_, DemoAddResult>("add", &args).await?.ok_or()?)
+        self.call_as("add", &args, DemoAddResult::ok_or).await
     }
     /// Returns `text`.
     pub async fn echo(&self, text: impl Into<String>) -> Result<String, Error> {
         let args = DemoEchoArgs { text: text.into() };
-        Ok(self.call::<_, DemoEchoResult>("echo", &args).await?.ok_or()?)
+        self.call_as("echo", &args, DemoEchoResult::ok_or).await
     }
     /// Returns `text` after `millis` milliseconds, at most a minute.
     pub async fn later(&self, text: impl Into<String>, millis: i32) -> Result<String, Error> {
         let args = DemoLaterArgs { text: text.into(), millis };
-        Ok(self.call::<_, DemoLaterResult>("later", &args).await?.ok_or()?)
+        self.call_as("later", &args, DemoLaterResult::ok_or).await
     }
     /// Returns `value`.
     pub async fn each(&self, value: OneOfEach) -> Result<OneOfEach, Error> {
         let args = DemoEachArgs { value };
-        Ok(self.call::<_, DemoEachResult>("each", &args).await?.ok_or()?)
+        self.call_as("each", &args, DemoEachResult::ok_or).await
     }
     /// Returns the sum of `values`.
     pub async fn sum(&self, values: Vec<i64>) -> Result<i64, Error> {
         let args = DemoSumArgs { values };
-        Ok(self.call::<_, DemoSumResult>("sum", &args).await?.ok_or()?)
+        self.call_as("sum", &args, DemoSumResult::ok_or).await
     }
     /// Returns how often each word occurs, or [`Forbidden`] if a word is empty.
     pub async fn count(&self, words: Vec<String>) -> Result<BTreeMap<String, i32>, Error> {
         let args = DemoCountArgs { words };
-        Ok(self.call::<_, DemoCountResult>("count", &args).await?.ok_or()?)
+        self.call_as("count", &args, DemoCountResult::ok_or).await
     }
     /// Counts a note. This is a one-way call.
     pub async fn note(&self, text: impl Into<String>) -> Result<(), Error> {
@@ -78,7 +78,7 @@ impl Client {
     }
     /// Returns the number of notes so far.
     pub async fn notes(&self) -> Result<i64, Error> {
-        Ok(self.call::<_, DemoNotesResult>("notes", &DemoNotesArgs {}).await?.ok_or()?)
+        self.call_as("notes", &DemoNotesArgs {}, DemoNotesResult::ok_or).await
     }
 }
 
