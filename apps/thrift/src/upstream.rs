@@ -195,8 +195,10 @@ impl Upstream {
         }
         let found = self.news.wait_for(|| self.look(since, resting));
         let deadline = self.options.deadline;
-        let late = Unusable::Failed(Error::Deadline(deadline));
-        timeout(deadline, found).await.unwrap_or(Err(late))
+        timeout(deadline, found).await.unwrap_or_else(|_| {
+            let what = format!("{}: not connected within {deadline:?}", self.address);
+            Err(Unusable::Failed(Error::Closed(what.into())))
+        })
     }
 
     fn look(self: &Arc<Self>, since: u64, resting: Resting) -> Option<Result<Client, Unusable>> {

@@ -453,6 +453,19 @@ async fn servers_that_flap_cost_only_calls_that_were_sent() {
     assert_eq!(state.matches("taken: 0").count(), 5, "places are left taken: {state}");
 }
 
+/// The caller's own time limit may end first; the error is that of the attempt.
+#[tokio::test]
+async fn an_attempt_that_hangs_is_an_error_that_names_the_server() {
+    let hole = BlackHole::new().await;
+    for deadline in [millis(0), millis(200)] {
+        let pool = Pool::new([hole.address], within(deadline));
+        for _ in 0..3 {
+            let error = pool.fail_over(async |client| client.ping().await).await.unwrap_err();
+            assert!(error.to_string().contains(&hole.address.to_string()), "{error}");
+        }
+    }
+}
+
 /// The bad server accepts connections and reads nothing, so one-way calls seem to succeed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_way_calls_leave_a_server_that_does_not_read() {
