@@ -20,7 +20,7 @@ pub enum Error {
     Declared(Arc<dyn std::error::Error + Send + Sync>),
     /// An answer or a request violates the protocol or the IDL, or an answer has no result.
     Malformed(String),
-    /// The request exceeds the limits and was not sent.
+    /// The request exceeds the [`Limits`](crate::Limits) and was not sent.
     TooLarge(String),
     /// All sequence ids of this connection have been used. A new connection is needed.
     Exhausted,

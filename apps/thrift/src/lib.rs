@@ -20,6 +20,7 @@ mod error;
 mod frame;
 mod guard;
 mod health;
+mod limited;
 mod memory;
 mod message;
 mod outbox;

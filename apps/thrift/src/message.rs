@@ -4,11 +4,12 @@ use thrift::protocol::{
     TBinaryInputProtocol, TBinaryOutputProtocol, TCompactInputProtocol, TCompactOutputProtocol,
     TInputProtocol, TMessageIdentifier, TMessageType, TOutputProtocol,
 };
-use thrift::{ApplicationError, TConfiguration};
+use thrift::{ApplicationError, ProtocolErrorKind, TConfiguration};
 use tokio_util::bytes::Bytes;
 
 use crate::error::Error;
 use crate::guard::{Guard, Source};
+use crate::limited::Limited;
 
 /// Maximal length of a method name.
 const LONGEST_NAME: usize = 1024;
@@ -32,7 +33,8 @@ pub enum Protocol {
     Compact,
 }
 
-/// Size limits of a message.
+/// Size limits of a message. A client checks its requests and the answers, a server the requests
+/// and the frames of its answers.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Bytes of a frame.
@@ -130,7 +132,7 @@ impl Message {
         Ok(encode(protocol, name, kind, id, |to| value.write(to))?)
     }
 
-    /// Encodes a message of which the frame is within the limits.
+    /// Encodes a message that is within the limits.
     pub(crate) fn write_within(
         limits: &Limits,
         protocol: Protocol,
@@ -139,7 +141,13 @@ impl Message {
         id: i32,
         value: &impl Wire,
     ) -> Result<Bytes, Error> {
-        let frame = Self::write(protocol, name, kind, id, value)?;
+        let within = |to: &mut dyn TOutputProtocol| value.write(&mut Limited::new(to, *limits));
+        let frame = encode(protocol, name, kind, id, within).map_err(|error| match error {
+            thrift::Error::Protocol(error) if error.kind == ProtocolErrorKind::SizeLimit => {
+                Error::TooLarge(format!("{name}: {}", error.message))
+            }
+            error => error.into(),
+        })?;
         if frame.len() > limits.frame {
             let (length, most) = (frame.len(), limits.frame);
             return Err(Error::TooLarge(format!("{name}: {length} bytes, more than {most}")));

@@ -1,15 +1,51 @@
-//! Requests of a client: the memory that they take, and which of them are not sent.
+//! Requests of a client: their limits, the memory that they take, and which of them are not sent.
 
 mod common;
 
 use std::pin::pin;
 
-use common::{LONG, answers, millis, scripted, within};
+use common::{LONG, Server, answers, millis, scripted, within};
 use futures::future::join_all;
 use thrift::protocol::{TInputProtocol, TOutputProtocol};
-use thrift_demux::{Client, Transport, Wire};
+use thrift_demux::demo::one_of_each;
+use thrift_demux::{Client, Error, Options, Protocol, Transport, Wire};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
+
+/// Each limit holds for calls and one-way calls, and for what is nested.
+#[tokio::test]
+async fn a_request_with_a_string_or_container_beyond_the_limits_is_not_sent() {
+    for protocol in [Protocol::Binary, Protocol::Compact] {
+        let server = Server::example().await;
+        let mut options = Options { protocol, ..Options::default() };
+        options.limits.string = 100;
+        options.limits.container = 3;
+        let client = Client::connect(server.address, options).await.unwrap();
+        let long = "x".repeat(101);
+        let mut bytes = one_of_each();
+        bytes.base64 = vec![0; 101];
+        let mut list = one_of_each();
+        list.base64 = Vec::new();
+        list.i16_list = vec![1; 4];
+        let errors = [
+            client.echo(long.clone()).await.unwrap_err(),
+            client.note(long.clone()).await.unwrap_err(),
+            client.each(bytes).await.unwrap_err(),
+            client.count(vec![long.clone()]).await.unwrap_err(),
+            client.sum(vec![1; 4]).await.unwrap_err(),
+            client.each(list).await.unwrap_err(),
+            client.count(vec![String::from("x"); 4]).await.unwrap_err(),
+        ];
+        for (n, error) in errors.into_iter().enumerate() {
+            assert!(matches!(error, Error::TooLarge(_)), "{n}: {error}");
+            let size = if n < 4 { "of 101, more than 100" } else { "of 4, more than 3" };
+            assert!(error.to_string().contains(size), "{n}: {error}");
+        }
+        assert_eq!(client.echo("x".repeat(100)).await.unwrap().len(), 100);
+        assert_eq!(client.sum(vec![1; 3]).await.unwrap(), 3);
+        assert_eq!(server.stop().await.calls, 2);
+    }
+}
 
 /// Arguments of this many bytes, which are encoded for each request.
 struct Large(usize);
