@@ -5,11 +5,10 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-use futures::{StreamExt, stream};
+use futures::{StreamExt, poll, stream};
 use thrift_demux::demo::one_of_each;
 use thrift_demux::{Client, Error, Limits, Options, Transport};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
 
 use crate::LoadArguments;
 
@@ -90,13 +89,16 @@ pub(crate) async fn run(arguments: &LoadArguments) -> Result<ExitCode, String> {
     let (highest, overtaken) = (AtomicU32::new(0), AtomicU32::new(0));
     let one = async |n: u32| {
         if cancel_every > 0 && n % cancel_every == cancel_every - 1 {
-            // The first poll attaches the call and queues its request. A third of the futures is
-            // dropped then; for most others the request has been written when they are dropped.
-            let time = Duration::from_micros(500 * u64::from(n % 3));
-            match timeout(time, call(&client, n)).await {
-                Ok(done) => Fate::from(done), // answered before it was cancelled
-                Err(_) => Fate::Cancelled,
+            // The first poll attaches the call and queues its request. The future is dropped after
+            // one to eight polls: before the request is written, or before it is answered.
+            let mut cancelled = pin!(call(&client, n));
+            for _ in 0..=n % 8 {
+                if let std::task::Poll::Ready(done) = poll!(&mut cancelled) {
+                    return Fate::from(done); // answered before it was cancelled
+                }
+                tokio::task::yield_now().await;
             }
+            Fate::Cancelled
         } else if shuffle > 0 {
             let done = shuffled(&client, n, shuffle, &highest).await;
             overtaken.fetch_add(u32::from(highest.load(Relaxed) > n), Relaxed);
