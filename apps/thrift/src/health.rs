@@ -6,8 +6,8 @@
 //! 2. A good answer opens a place for [`Pool::round_robin`](crate::Pool::round_robin), and a failed
 //!    call closes its place and all but a few of those that are free. At least one stays open. Thus
 //!    a server that fails more calls than it answers gets one call at a time.
-//! 3. All places but one are closed when a connection failed, and when no good answer has arrived
-//!    for nearly a deadline while calls waited.
+//! 3. All places but one are closed when a connection ends that failed more calls than it answered,
+//!    and when no good answer has arrived for nearly a deadline while calls waited.
 //! 4. A connection is closed when no good answer has arrived for a few deadlines while calls
 //!    waited, or when no byte could be written while requests waited.
 

@@ -23,7 +23,7 @@ use crate::upstream::{News, Place, Resting, Unusable, Upstream};
 /// A server is left alone for a while after an attempt failed, or after a connection that answered
 /// nothing or lost calls: for 100 milliseconds, and twice as long after each further failure, up to
 /// five seconds or half a deadline. Then it gets one call of [`round_robin`](Self::round_robin) at a
-/// time, and one more for each call that it answers.
+/// time until it answers.
 ///
 /// A server is judged by the answers to its calls. A call that ends at its deadline, or whose answer
 /// cannot be read, closes a place of its server, and an answer in time opens one. So a server that

@@ -228,18 +228,19 @@ impl Upstream {
     /// waker is woken when there may be one.
     ///
     /// A server that answers no calls would be free all the time. Therefore `Health` limits its
-    /// places. With one, it gets no further call while a request waits to be written: a one-way
-    /// call needs no place for that time.
+    /// places, and after a failure it has one until it has answered. With one place, it gets no
+    /// further call while a request waits to be written: a one-way call holds no place meanwhile.
     pub(crate) fn poll_place(
         self: &Arc<Self>,
         places: usize,
         cx: &mut Context<'_>,
     ) -> Poll<Client> {
         let mut state = self.lock();
-        let open = self.health.open_places();
         let mut on_trial = None;
         match &state.link {
             Link::Open(client, on_this) if client.is_open() => {
+                let is_proven = state.failures == 0 || client.connection().has_answered();
+                let open = if is_proven { self.health.open_places() } else { 1 };
                 let is_free = state.taken < places && *on_this < open;
                 if is_free && open > 1 {
                     return Poll::Ready(client.clone());
@@ -341,6 +342,8 @@ async fn run(server: Arc<Upstream>) {
             connection.ended().await;
             if connection.was_useful() {
                 server.lock().failures = 0;
+            } else {
+                server.health.close_places();
             }
             let Some(reason) = connection.failure() else { return };
             (reason, connection.has_answered())
@@ -349,7 +352,6 @@ async fn run(server: Arc<Upstream>) {
         Err(Error::Deadline(after)) => (format!("not connected within {after:?}").into(), false),
         Err(error) => (error.to_string().into(), false),
     };
-    server.health.close_places();
     let mut rest = Duration::ZERO;
     server.set(Link::Resting, |state| {
         rest = server.rest(state.failures);

@@ -500,3 +500,37 @@ async fn one_way_calls_leave_a_server_that_does_not_read() {
     let most = 100 + 80 * connections;
     assert!(lost < most, "{lost} of {sent} were lost, with {connections} connections");
 }
+
+/// It answered more calls than it lost, so one answer on the next connection is enough.
+#[tokio::test]
+async fn a_server_that_was_restarted_gets_many_calls_after_its_first_answer() {
+    const AT_ONCE: usize = 10;
+    let (address, _) = scripted(async |mut socket: TcpStream, number| {
+        // The first connection ends with a call that waits, the second has calls that wait.
+        let first = if number == 0 { 5 } else { 1 };
+        for _ in 0..first {
+            let call = request(&mut socket).await.unwrap();
+            socket.write_all(&reply(&call, call.id)).await.unwrap();
+        }
+        let mut calls = Vec::new();
+        for _ in 0..if number == 0 { 1 } else { AT_ONCE } {
+            calls.push(request(&mut socket).await.unwrap());
+        }
+        if number > 0 {
+            for call in calls {
+                socket.write_all(&reply(&call, call.id)).await.unwrap();
+            }
+        }
+    })
+    .await;
+    let pool = Pool::new([address], within(millis(5000)));
+    let call = || pool.round_robin(async |client| client.echo("x").await);
+    for _ in 0..5 {
+        call().await.unwrap();
+    }
+    assert!(matches!(call().await, Err(Error::Closed(_))), "the first connection ends");
+    call().await.unwrap();
+    for answer in join_all((0..AT_ONCE).map(|_| call())).await {
+        assert_eq!(answer.unwrap(), "an answer");
+    }
+}
