@@ -198,7 +198,7 @@ impl Connection {
         let answered = self.answers.load(Relaxed).saturating_sub(self.unreadable.load(Relaxed));
         let failed =
             self.lost.load(Relaxed) + self.expired.load(Relaxed) + self.unreadable.load(Relaxed);
-        answered > 0 && answered >= failed
+        answered > failed
     }
 }
 

@@ -501,6 +501,26 @@ async fn one_way_calls_leave_a_server_that_does_not_read() {
     assert!(lost < most, "{lost} of {sent} were lost, with {connections} connections");
 }
 
+/// Each connection answers as many calls as it loses, so the rests grow.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_answers_one_call_and_closes_costs_few_calls() {
+    let good = Server::example().await;
+    let (bad, connections) = scripted(async |mut socket: TcpStream, _| {
+        let call = request(&mut socket).await.unwrap();
+        socket.write_all(&reply(&call, call.id)).await.unwrap();
+        request(&mut socket).await;
+    })
+    .await;
+    let pool = Pool::new([bad, good.address], Options::default()).places(4);
+    let begin = Instant::now();
+    while begin.elapsed() < millis(3000) {
+        let _ = pool.round_robin(async |client| client.later("x", 10).await).await;
+    }
+    // After rests of 100, 200, 400, 800 and 1,600 ms; with 100 ms each, there would be thirty.
+    let connections = connections.load(SeqCst);
+    assert!(connections <= 8, "{connections} connections to the bad server");
+}
+
 /// It answered more calls than it lost, so one answer on the next connection is enough.
 #[tokio::test]
 async fn a_server_that_was_restarted_gets_many_calls_after_its_first_answer() {
