@@ -24,12 +24,12 @@ use crate::error::Error;
 use crate::transport::{Frame, Outgoing};
 
 /// Bytes of requests that may wait to be written on a connection. A longer request waits alone.
-/// The buffers of a socket grow to a few MiB; that much is enough for the connection not to pause
-/// between two requests, and a hundred connections to servers that hang are affordable.
+/// It is as much as the buffer of a socket grows to, so a connection does not pause between two
+/// requests, and a hundred connections to servers that hang take less than half a GiB.
 const ROOM: u32 = 4 << 20;
 
-/// What each request counts in addition to its bytes, so that short ones are bounded, too: 4,096
-/// of them, as many as the servers of a pool have places.
+/// What each request counts in addition to its bytes, so that the number of short ones is bounded,
+/// too: about 4,000, more than the places of a server in a pool.
 const EACH: usize = 1 << 10;
 
 fn charge(frame: &Bytes) -> u32 {
