@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::channel::mpsc::{UnboundedSender, unbounded};
 use futures::{Sink, Stream, StreamExt, stream};
@@ -48,8 +48,8 @@ pub struct Settings {
     pub limits: Limits,
     /// Limit of calls per connection that are running, or answered but not yet written.
     pub in_flight: u32,
-    /// Limit of concurrent connections. For another one, the connection that has been idle for
-    /// longest is closed. If none has been idle for 100 ms, it waits.
+    /// Limit of concurrent connections. When all places are taken, the connection that has been idle
+    /// for longest is closed for another one. If none has been idle for 100 ms, that one waits.
     pub connections: usize,
     /// Memory limit for the calls and answers of all connections, in bytes, in addition to 64 KiB
     /// for each connection.
@@ -199,18 +199,24 @@ pub async fn serve<S: Service>(
     Report { connections, faulty, calls, answers }
 }
 
-/// Closes the connections that have been idle for this long, or the one that has been for longest:
-/// at least for `LOOK`, because a client that waits less between two calls is not idle.
-fn close_idle(peers: &Peers, least: Option<Duration>) {
+/// Closes the connections that have been idle for this long.
+fn close_idle(peers: &Peers, least: Duration) {
     let peers = peers.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut latest = Instant::now().checked_sub(least.unwrap_or(LOOK));
-    if least.is_none() {
-        latest = latest.min(peers.values().filter_map(Peer::idle_since).min());
-    }
     for peer in peers.values() {
-        if peer.idle_since().is_some_and(|since| Some(since) <= latest) {
+        if peer.idle_since().is_some_and(|since| since.elapsed() >= least) {
             peer.stop.cancel();
         }
+    }
+}
+
+/// Closes the connection that has been idle for longest: at least for `LOOK`, because a client that
+/// waits less between two calls is not idle.
+fn close_longest_idle(peers: &Peers) {
+    let peers = peers.lock().unwrap_or_else(PoisonError::into_inner);
+    let idle = peers.values().filter_map(|peer| Some((peer.idle_since()?, peer)));
+    let longest = idle.min_by_key(|(since, _)| *since);
+    if let Some((_, peer)) = longest.filter(|(since, _)| since.elapsed() >= LOOK) {
+        peer.stop.cancel();
     }
 }
 
@@ -227,7 +233,7 @@ async fn accept<S: Service>(listener: &TcpListener, server: &Arc<Server<S>>) -> 
                 Ok(accepted) => {
                     newcomer = Some(accepted);
                     if places.available_permits() == 0 {
-                        close_idle(&server.peers, None);
+                        close_longest_idle(&server.peers);
                     }
                 }
                 // Too many open files: retry when a client may have disconnected.
@@ -241,9 +247,12 @@ async fn accept<S: Service>(listener: &TcpListener, server: &Arc<Server<S>>) -> 
                 }
             }
             _ = look.tick() => {
-                let least = idle_timeout.filter(|_| newcomer.is_none());
-                if least.is_some() || newcomer.is_some() {
+                if let Some(least) = idle_timeout {
                     close_idle(&server.peers, least);
+                }
+                // The newcomer may have been accepted just now, while places are free.
+                if newcomer.is_some() && places.available_permits() == 0 {
+                    close_longest_idle(&server.peers);
                 }
             }
             Some(_) = connections.join_next() => {}

@@ -69,6 +69,30 @@ async fn the_longest_idle_connection_makes_room_for_another() {
     server.stop().await;
 }
 
+/// The server looks for idle connections at intervals. A connection that is accepted in the same
+/// turn as such a look, which a blocked thread makes likely, closes none while places are free.
+#[tokio::test]
+async fn no_idle_connection_is_closed_while_places_are_free() {
+    let settings = Settings { idle_timeout: None, ..Default::default() };
+    let (service, _held) = Gate::new();
+    let server = Server::start(Serve(service), settings).await;
+    let mut idle = Vec::new();
+    for _ in 0..CONNECTIONS {
+        idle.push(echo(&server).await);
+    }
+    for _ in 0..30 {
+        let next = std::net::TcpStream::connect(server.address).unwrap();
+        std::thread::sleep(Duration::from_millis(110));
+        drop(next);
+        echo(&server).await;
+    }
+    for socket in &idle {
+        let open = socket.try_read(&mut [0]).expect_err("it is closed while places are free");
+        assert_eq!(open.kind(), ErrorKind::WouldBlock);
+    }
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn a_connection_is_closed_when_it_makes_no_call_for_the_idle_timeout() {
     let (service, mut held) = Gate::new();
