@@ -3,8 +3,9 @@
 //! tokio-util's `LengthDelimitedCodec` does the same, but reserves memory for a frame as soon as it
 //! has read the length, so a peer could send four bytes and make the server hold a whole frame's
 //! memory. This decoder grows its buffer with the bytes that have arrived. It also returns the
-//! length before the frame, so that the reader can wait for memory. Each frame is a separate
-//! allocation of its exact length, so dropping the frame frees it.
+//! length before the frame, and says when it has as much of a frame as it may keep, so that the
+//! reader can wait for memory. Each frame is a separate allocation of its exact length, so dropping
+//! the frame frees it.
 
 use std::io;
 use std::mem;
@@ -44,6 +45,8 @@ fn check(length: usize, longest: usize) -> io::Result<()> {
 pub(crate) enum Part {
     /// The length of a frame of which no byte has been read yet.
     Length(usize),
+    /// More of the frame has arrived than there is room for.
+    Full,
     /// The frame.
     Frame(Bytes),
 }
@@ -54,12 +57,19 @@ pub(crate) struct Frames {
     longest: usize,
     /// The length of the frame that is being read.
     length: Option<usize>,
+    /// How many bytes of it may be kept.
+    room: usize,
     frame: Vec<u8>,
 }
 
 impl Frames {
     pub(crate) fn new(longest: usize) -> Self {
-        Self { longest, length: None, frame: Vec::new() }
+        Self { longest, length: None, room: 0, frame: Vec::new() }
+    }
+
+    /// Makes room for so many bytes of the frame whose length was returned.
+    pub(crate) fn make_room(&mut self, bytes: usize) {
+        self.room = bytes;
     }
 }
 
@@ -74,19 +84,21 @@ impl Decoder for Frames {
             check(length, self.longest)?;
             bytes.advance(HEADER);
             self.length = Some(length);
+            self.room = 0;
             return Ok(Some(Part::Length(length)));
         };
         let frame = &mut self.frame;
-        let count = bytes.len().min(length - frame.len());
+        let room = self.room.min(length);
+        let count = bytes.len().min(room - frame.len());
         let filled = frame.len() + count;
         if filled > frame.capacity() {
-            // Doubles the capacity, so that few copies are needed, but never exceeds the frame.
-            frame.reserve_exact(length.min(2 * filled) - frame.len());
+            // Doubles the capacity, so that few copies are needed, but never exceeds the room.
+            frame.reserve_exact(room.min(2 * filled) - frame.len());
         }
         frame.extend_from_slice(&bytes[..count]);
         bytes.advance(count);
         if filled < length {
-            return Ok(None);
+            return Ok((!bytes.is_empty()).then_some(Part::Full));
         }
         self.length = None;
         Ok(Some(Part::Frame(mem::take(frame).into())))
@@ -192,7 +204,11 @@ mod tests {
             bytes.extend_from_slice(part);
             while let Some(part) = frames.decode(&mut bytes).unwrap() {
                 match part {
-                    Part::Length(length) => assert!(length <= longest),
+                    Part::Length(length) => {
+                        assert!(length <= longest);
+                        frames.make_room(length / 3);
+                    }
+                    Part::Full => frames.make_room(frames.room + longest / 3 + 1),
                     Part::Frame(frame) => received.push(frame),
                 }
             }
@@ -211,6 +227,8 @@ mod tests {
 
         let mut bytes = BytesMut::from(&[0x01, 0, 0, 0, 1][..]);
         assert_eq!(frames.decode(&mut bytes).unwrap(), Some(Part::Length(1 << 24)));
+        assert_eq!(frames.decode(&mut bytes).unwrap(), Some(Part::Full));
+        frames.make_room(1 << 24);
         assert_eq!(frames.decode(&mut bytes).unwrap(), None);
         let room = bytes.capacity() + frames.frame.capacity();
         assert!(room < 1024, "{room} bytes reserved for one byte received");
@@ -221,10 +239,15 @@ mod tests {
         let mut frames = Frames::new(1 << 20);
         let mut bytes = BytesMut::from(&1_000_000_u32.to_be_bytes()[..]);
         assert_eq!(frames.decode(&mut bytes).unwrap(), Some(Part::Length(1_000_000)));
+        frames.make_room(15_000);
         for _ in 0..99 {
             bytes.extend_from_slice(&[1; 10_000]);
-            assert_eq!(frames.decode(&mut bytes).unwrap(), None);
-            assert!(frames.frame.capacity() <= 1_000_000.min(2 * frames.frame.len()));
+            while let Some(part) = frames.decode(&mut bytes).unwrap() {
+                assert_eq!(part, Part::Full);
+                assert!(frames.frame.capacity() <= frames.room);
+                frames.make_room(1_000_000.min(2 * frames.room));
+            }
+            assert!(frames.frame.capacity() <= frames.room.min(2 * frames.frame.len()));
         }
         assert!(bytes.capacity() < 100_000, "{} bytes in addition to the frame", bytes.capacity());
     }
@@ -280,6 +303,7 @@ mod tests {
             let _ = frames.decode(&mut bytes).unwrap();
             let error = loop {
                 match frames.decode_eof(&mut bytes) {
+                    Ok(Some(Part::Full)) => frames.make_room(9),
                     Ok(part) => assert_eq!(part, Some(Part::Length(9))),
                     Err(error) => break error,
                 }

@@ -27,6 +27,7 @@ mod outbox;
 mod pool;
 mod server;
 mod service;
+mod shares;
 mod socket;
 mod transport;
 mod turns;

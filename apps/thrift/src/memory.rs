@@ -1,20 +1,27 @@
 //! Limits of the memory that clients hold in a server, in bytes, for each connection and for all.
 //!
-//! 1. Memory is acquired before the bytes arrive: a frame is read only when there is room for it,
-//!    for its call, and for an answer of the same length.
+//! 1. Memory is acquired before the bytes are read, and only for bytes that have arrived: the first
+//!    30 KiB of a frame come from its connection's own room, then each step doubles what may be
+//!    read. A step has room for its part of the frame and for as much of an answer. Thus a length
+//!    that is announced costs the other connections nothing.
 //! 2. Memory is released when the bytes are freed, not earlier: a [`Held`] is dropped with them.
-//! 3. There are no deadlocks. A connection waits for its own room while it holds nothing for this
-//!    call, and then for the shared room while it holds only its own, which no other connection
-//!    needs. Semaphores are fair.
-//! 4. An answer that is longer than its call never waits, because it exists already: it gets room
-//!    from a part reserved for answers, or the call is refused.
-//! 5. Each connection has [`OWN`] bytes that no other connection can use. Small calls continue when
+//! 3. A connection may hold half as much of the shared room as it leaves free (`shares`). Thus
+//!    connections that take all they can get leave room for others.
+//! 4. There are no deadlocks. A connection waits for its own room while it holds nothing for this
+//!    call. A frame that does not fit into the share of its connection waits for the turn, whose
+//!    holder uses a reserve that is enough for any frame. A frame that holds shared room does not
+//!    wait for longer than the stall time-out (`transport`).
+//! 5. An answer that is longer than its call never waits, because it exists already: it gets room
+//!    from a part reserved for answers, which is shared by rule 3, or the call is refused.
+//! 6. Each connection has [`OWN`] bytes that no other connection can use. Small calls continue when
 //!    the shared room is used up.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+
+use crate::shares::Shares;
 
 /// Overhead of a call beside its bytes: a task, its envelope (a name of up to a KiB is copied), and
 /// an answer that is a little longer than its call. A call of `later` without a text was measured
@@ -28,33 +35,34 @@ const ANSWER: usize = 1024;
 /// MiB for a thousand connections.
 pub(crate) const OWN: usize = 64 * 1024;
 
-/// An amount of memory, divided into a part that frames wait for and a part reserved for answers.
-#[derive(Debug)]
-struct Room {
-    calls: Semaphore,
-    answers: AtomicUsize,
+/// Returns what a call of `length` bytes is charged: for itself and an answer of the same length.
+const fn charge(length: usize) -> usize {
+    length.saturating_mul(2).saturating_add(CALL)
 }
 
-impl Room {
-    /// Reserves a quarter for answers that are longer than their calls.
-    fn new(bytes: usize) -> Self {
-        let answers = bytes / 4;
-        let calls = (bytes - answers).min(Semaphore::MAX_PERMITS).min(u32::MAX as usize);
-        Self { calls: Semaphore::new(calls), answers: AtomicUsize::new(answers) }
-    }
-
-    fn try_answer(&self, bytes: usize) -> bool {
-        let less = |left: usize| left.checked_sub(bytes);
-        self.answers.fetch_update(Relaxed, Relaxed, less).is_ok()
-    }
+/// Divides an amount of memory into a part for calls and, a quarter, one reserved for answers that
+/// are longer than their calls.
+fn divide(bytes: usize) -> (usize, usize) {
+    let answers = bytes / 4;
+    let calls = (bytes - answers).min(Semaphore::MAX_PERMITS).min(u32::MAX as usize);
+    (calls, answers)
 }
 
 /// The memory of all connections.
 #[derive(Debug, Clone)]
 pub(crate) struct Memory {
-    all: Arc<Room>,
+    all: Arc<All>,
     each: usize,
     longest: usize,
+}
+
+#[derive(Debug)]
+struct All {
+    calls: Shares,
+    answers: Shares,
+    /// The holder of the only permit has the reserve of calls, which is not part of `calls`.
+    turn: Arc<Semaphore>,
+    accounts: AtomicU64,
 }
 
 /// The memory of a connection.
@@ -63,18 +71,30 @@ pub(crate) struct Account(Arc<Rooms>);
 
 #[derive(Debug)]
 struct Rooms {
+    id: u64,
     own: Semaphore,
-    each: Room,
-    all: Arc<Room>,
+    calls: Semaphore,
+    answers: AtomicUsize,
+    all: Arc<All>,
 }
 
 impl Memory {
-    /// Limits each connection to `each` bytes and all connections to `all` bytes.
-    pub(crate) fn new(each: usize, all: usize) -> Self {
-        let room = Room::new(all);
-        // A frame that exceeds the room for calls would wait forever.
-        let calls = Room::new(each).calls.available_permits().min(room.calls.available_permits());
-        Self { all: Arc::new(room), each, longest: calls.saturating_sub(CALL) / 2 }
+    /// Limits each connection to `each` bytes and all connections to `all` bytes. Frames have at
+    /// most `frame` bytes.
+    pub(crate) fn new(each: usize, all: usize, frame: usize) -> Self {
+        let (calls, answers) = divide(all);
+        // A frame that exceeds the room for calls would wait forever. At least a quarter of it is
+        // left to shares.
+        let most = divide(each).0.min(calls - calls / 4);
+        let longest = most.saturating_sub(CALL) / 2;
+        let reserve = charge(longest.min(frame)).min(calls);
+        let all = All {
+            calls: Shares::new(calls - reserve),
+            answers: Shares::new(answers),
+            turn: Arc::new(Semaphore::new(1)),
+            accounts: AtomicU64::new(0),
+        };
+        Self { all: Arc::new(all), each, longest }
     }
 
     /// Returns the length of the longest frame that there can be room for.
@@ -83,33 +103,49 @@ impl Memory {
     }
 
     pub(crate) fn account(&self) -> Account {
-        let (each, all) = (Room::new(self.each), Arc::clone(&self.all));
-        Account(Arc::new(Rooms { own: Semaphore::new(OWN), each, all }))
+        let (calls, answers) = divide(self.each);
+        Account(Arc::new(Rooms {
+            id: self.all.accounts.fetch_add(1, Relaxed),
+            own: Semaphore::new(OWN),
+            calls: Semaphore::new(calls),
+            answers: AtomicUsize::new(answers),
+            all: Arc::clone(&self.all),
+        }))
     }
 }
 
 impl Account {
-    /// Waits until there is room for a call of `length` bytes.
+    /// Waits until there is room for the first step of a call of `length` bytes.
     pub(crate) async fn hold(&self, length: usize) -> Held {
-        let bytes = length.saturating_mul(2).saturating_add(CALL);
-        let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let Rooms { own, each, all } = &*self.0;
-        let mine = each.calls.acquire_many(permits).await;
+        let Rooms { id, own, calls, all, .. } = &*self.0;
+        let whole = charge(length);
+        let mine = calls.acquire_many(permits(whole)).await;
+        let first = whole.min(OWN);
         let (of_own, of_all) = tokio::select! {
             biased;
-            // Larger calls exceed the reserved bytes and use the shared room only.
-            permit = own.acquire_many(permits), if bytes <= OWN => {
+            permit = own.acquire_many(permits(first)) => {
                 keep(permit);
-                (bytes, 0)
+                (first, 0)
             }
-            permit = all.calls.acquire_many(permits) => {
-                keep(permit);
-                (0, bytes)
-            }
+            () = all.calls.take(*id, first) => (0, first),
         };
         keep(mine);
-        Held { rooms: Arc::clone(&self.0), of_own, of_all, of_answers: 0 }
+        let rooms = Arc::clone(&self.0);
+        Held {
+            rooms,
+            length,
+            of_each: whole,
+            of_own,
+            of_all,
+            turn: None,
+            of_turn: 0,
+            of_answers: 0,
+        }
     }
+}
+
+fn permits(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
 /// Forgets the permits; a [`Held`] returns them. The semaphores are never closed.
@@ -123,50 +159,101 @@ fn keep(permits: Result<SemaphorePermit<'_>, AcquireError>) {
 #[derive(Debug)]
 pub(crate) struct Held {
     rooms: Arc<Rooms>,
+    /// The length of the call's frame.
+    length: usize,
+    /// Held of the limit of the connection, for the whole call from the beginning.
+    of_each: usize,
     of_own: usize,
     of_all: usize,
+    turn: Option<OwnedSemaphorePermit>,
+    /// Held of the reserve, by the holder of the turn.
+    of_turn: usize,
     of_answers: usize,
 }
 
 impl Held {
+    fn held(&self) -> usize {
+        self.of_own + self.of_all + self.of_turn
+    }
+
+    /// Returns how many bytes of the frame there is room for.
+    pub(crate) fn room(&self) -> usize {
+        (self.held().saturating_sub(CALL) / 2).min(self.length)
+    }
+
+    /// Returns `true` if others may wait for what is held.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.of_all > 0
+    }
+
+    /// Waits until there is room for twice as much of the frame.
+    pub(crate) async fn grow(&mut self) {
+        let step = charge((2 * self.room()).min(self.length));
+        let Rooms { id, own, all, .. } = &*self.rooms;
+        // The connection's own room is for small calls, so the first step is charged once more.
+        let more = step - self.of_all;
+        tokio::select! {
+            biased;
+            () = all.calls.take(*id, more) => {
+                self.of_all += more;
+                own.add_permits(self.of_own);
+                self.of_own = 0;
+            }
+            turn = Arc::clone(&all.turn).acquire_owned() => {
+                self.turn = turn.ok();
+                self.of_turn = charge(self.length) - self.held();
+            }
+        }
+    }
+
     /// Replaces the room held for the call by room for an answer of `length` bytes. Returns `false`
     /// if there is not enough.
     pub(crate) fn answer(&mut self, length: usize) -> bool {
-        let held = self.of_own + self.of_all;
+        let held = self.held();
         let bytes = length.saturating_add(ANSWER);
         let Some(more) = bytes.checked_sub(held) else {
-            let spare = held - bytes;
-            let of_all = spare.min(self.of_all);
-            self.give_back(spare - of_all, of_all);
+            self.give_back(held - bytes);
             return true;
         };
-        let Rooms { each, all, .. } = &*self.rooms;
-        if !each.try_answer(more) {
+        let Rooms { id, answers, all, .. } = &*self.rooms;
+        let less = |left: usize| left.checked_sub(more);
+        if answers.fetch_update(Relaxed, Relaxed, less).is_err() {
             return false;
         }
-        if !all.try_answer(more) {
-            each.answers.fetch_add(more, Relaxed);
+        if !all.answers.try_take(*id, more) {
+            answers.fetch_add(more, Relaxed);
             return false;
         }
         self.of_answers += more;
         true
     }
 
-    fn give_back(&mut self, of_own: usize, of_all: usize) {
-        let Rooms { own, each, all } = &*self.rooms;
-        own.add_permits(of_own);
-        all.calls.add_permits(of_all);
-        each.calls.add_permits(of_own + of_all);
-        self.of_own -= of_own;
+    /// Gives the turn back first, which others can only wait for, and the own room last.
+    fn give_back(&mut self, bytes: usize) {
+        let of_turn = bytes.min(self.of_turn);
+        let of_all = (bytes - of_turn).min(self.of_all);
+        let of_own = bytes - of_turn - of_all;
+        self.of_turn -= of_turn;
         self.of_all -= of_all;
+        self.of_own -= of_own;
+        self.of_each -= bytes;
+        if self.of_turn == 0 {
+            self.turn = None;
+        }
+        let Rooms { id, own, calls, all, .. } = &*self.rooms;
+        own.add_permits(of_own);
+        all.calls.release(*id, of_all);
+        calls.add_permits(bytes);
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.give_back(self.of_own, self.of_all);
-        self.rooms.each.answers.fetch_add(self.of_answers, Relaxed);
-        self.rooms.all.answers.fetch_add(self.of_answers, Relaxed);
+        self.give_back(self.held());
+        let Rooms { id, calls, answers, all, .. } = &*self.rooms;
+        calls.add_permits(self.of_each); // of a frame that has not arrived completely
+        answers.fetch_add(self.of_answers, Relaxed);
+        all.answers.release(*id, self.of_answers);
     }
 }
 
@@ -179,73 +266,121 @@ mod tests {
     const EACH: usize = 1 << 20;
     const ALL: usize = 4 << 20;
 
-    fn all_released(memory: &Memory, account: &Account) -> bool {
-        let Rooms { own, each, all } = &*account.0;
-        let fresh = (Room::new(memory.each), Room::new(ALL));
+    fn memory() -> Memory {
+        Memory::new(EACH, ALL, usize::MAX)
+    }
+
+    fn all_released(account: &Account) -> bool {
+        let Rooms { own, calls, answers, all, .. } = &*account.0;
+        let each = divide(EACH);
+        let rest = divide(ALL).0 - charge(memory().longest());
         own.available_permits() == OWN
-            && each.calls.available_permits() == fresh.0.calls.available_permits()
-            && all.calls.available_permits() == fresh.1.calls.available_permits()
-            && each.answers.load(Relaxed) == fresh.0.answers.load(Relaxed)
-            && all.answers.load(Relaxed) == fresh.1.answers.load(Relaxed)
+            && (calls.available_permits(), answers.load(Relaxed)) == each
+            && all.calls.is_unused(rest)
+            && all.answers.is_unused(divide(ALL).1)
+            && all.turn.available_permits() == 1
+    }
+
+    /// Holds room for a whole call.
+    async fn whole(account: &Account, length: usize) -> Held {
+        let mut held = account.hold(length).await;
+        while held.room() < length {
+            held.grow().await;
+        }
+        held
     }
 
     #[test]
     fn the_longest_frame_has_room_and_a_second_waits_for_it() {
-        let memory = Memory::new(EACH, ALL);
+        let memory = memory();
         let account = memory.account();
-        let first = account
-            .hold(memory.longest())
+        let first = whole(&account, memory.longest())
             .now_or_never()
             .expect("there is no room for the first frame");
         assert!(account.hold(memory.longest()).now_or_never().is_none());
-        let mut second = Box::pin(account.hold(memory.longest()));
+        let mut second = Box::pin(whole(&account, memory.longest()));
         assert!((&mut second).now_or_never().is_none());
         drop(first);
         drop(second.now_or_never().expect("the room of the first frame was not released"));
-        assert!(all_released(&memory, &account));
+        assert!(all_released(&account));
     }
 
     #[test]
     fn a_cancelled_wait_holds_nothing() {
-        let memory = Memory::new(EACH, ALL);
+        let memory = memory();
         let accounts = [(); 8].map(|()| memory.account());
-        let held = accounts.each_ref().map(|of| of.hold(memory.longest()).now_or_never());
-        assert_eq!(
-            held.iter().flatten().count(),
-            4,
-            "a quarter of each room is reserved for answers"
-        );
-        // The first four wait for their own room, the others for the shared room.
+        let held = accounts.each_ref().map(|of| whole(of, memory.longest()).now_or_never());
+        let served = held.iter().map(Option::is_some).collect::<Vec<_>>();
+        // The first has a share, the second the turn.
+        assert_eq!(served, [true, true, false, false, false, false, false, false]);
         for account in &accounts {
-            assert!(account.hold(memory.longest()).now_or_never().is_none());
+            assert!(whole(account, memory.longest()).now_or_never().is_none());
         }
         drop(held);
-        assert!(accounts.iter().all(|account| all_released(&memory, account)));
+        assert!(accounts.iter().all(all_released));
+    }
+
+    #[test]
+    fn an_announced_length_holds_only_room_of_its_connection() {
+        let memory = memory();
+        let accounts = [(); 100].map(|()| memory.account());
+        let announced = accounts.each_ref().map(|of| of.hold(memory.longest()).now_or_never());
+        assert!(announced.iter().flatten().all(|held| !held.is_shared()));
+        assert_eq!(announced.iter().flatten().count(), 100);
+        let next = memory.account();
+        assert!(whole(&next, memory.longest()).now_or_never().is_some());
+        drop(announced);
+        assert!(all_released(&next));
+    }
+
+    /// Each has read a part of a frame. Those that do not fit into their share finish one after
+    /// another.
+    #[test]
+    fn half_read_frames_finish_in_turn() {
+        let memory = memory();
+        let accounts = [(); 20].map(|()| memory.account());
+        let frames = accounts.each_ref().map(|of| Box::pin(whole(of, memory.longest())));
+        let mut frames = Vec::from(frames);
+        let mut done = 0;
+        while done < accounts.len() {
+            let before = done;
+            frames.retain_mut(|frame| match frame.now_or_never() {
+                Some(held) => {
+                    assert_eq!(held.room(), memory.longest());
+                    done += 1;
+                    false
+                }
+                None => true,
+            });
+            assert!(done > before, "{done} have finished, and the others wait for each other");
+        }
+        drop(frames);
+        assert!(accounts.iter().all(all_released));
     }
 
     #[test]
     fn small_calls_continue_when_the_shared_room_is_used_up() {
-        let memory = Memory::new(EACH, ALL);
+        let memory = memory();
         let mut greedy = Vec::new();
-        for _ in 0..=ALL / EACH {
+        for _ in 0..40 {
             let account = memory.account();
             for length in [60_000, 1_000, 0] {
-                greedy.extend(std::iter::from_fn(|| account.hold(length).now_or_never()));
+                greedy.extend(std::iter::from_fn(|| whole(&account, length).now_or_never()));
             }
         }
         let account = memory.account();
         let small = std::iter::from_fn(|| account.hold(100).now_or_never()).collect::<Vec<_>>();
         assert_eq!(small.len(), OWN / (CALL + 200));
-        assert!(account.hold(60_000).now_or_never().is_none());
+        assert!(whole(&account, 60_000).now_or_never().is_none());
         drop((greedy, small));
-        assert!(all_released(&memory, &account));
+        assert!(all_released(&account));
     }
 
     #[test]
     fn an_answer_holds_its_length_instead_of_its_call() {
-        let memory = Memory::new(EACH, ALL);
+        let memory = memory();
         let account = memory.account();
-        let mut held = account.hold(100_000).now_or_never().unwrap();
+        let mut held = whole(&account, 100_000).now_or_never().unwrap();
         assert!(held.answer(1_000));
         assert_eq!((held.of_own, held.of_all, held.of_answers), (0, 1_000 + ANSWER, 0));
         assert!(held.answer(151_000), "longer than its call");
@@ -255,20 +390,37 @@ mod tests {
         assert!(!small.answer(EACH), "an answer of {EACH} bytes got room");
         assert!(small.answer(100), "no room for the exception that replaces it");
         drop((held, small));
-        assert!(all_released(&memory, &account));
+        assert!(all_released(&account));
+    }
+
+    /// The turn is given back as soon as an answer needs less.
+    #[test]
+    fn a_short_answer_gives_the_turn_back() {
+        let memory = memory();
+        let first = memory.account();
+        let share = whole(&first, memory.longest()).now_or_never().unwrap();
+        let second = memory.account();
+        let mut held = whole(&second, memory.longest()).now_or_never().unwrap();
+        assert!(held.of_turn > 0);
+        assert!(held.answer(1_000));
+        assert_eq!((held.of_turn, held.held()), (0, 1_000 + ANSWER));
+        let third = memory.account();
+        drop(whole(&third, memory.longest()).now_or_never().expect("the turn is still taken"));
+        drop((share, held));
+        assert!(all_released(&third));
     }
 
     /// A waiting frame takes all released room for calls, but none of the room reserved for
     /// answers.
     #[test]
     fn a_waiting_frame_takes_no_room_from_answers() {
-        let memory = Memory::new(EACH, ALL);
+        let memory = memory();
         let account = memory.account();
-        let mut held = account.hold(memory.longest()).now_or_never().unwrap();
+        let mut held = whole(&account, memory.longest()).now_or_never().unwrap();
         let mut waits = Box::pin(account.hold(memory.longest()));
         assert!((&mut waits).now_or_never().is_none());
         assert!(held.answer(2 * memory.longest() + EACH / 8));
         drop((waits, held));
-        assert!(all_released(&memory, &account));
+        assert!(all_released(&account));
     }
 }

@@ -52,11 +52,13 @@ pub struct Settings {
     /// for longest is closed for another one. If none has been idle for 100 ms, that one waits.
     pub connections: usize,
     /// Memory limit for the calls and answers of all connections, in bytes, in addition to 64 KiB
-    /// for each connection.
+    /// for each connection. A connection may hold half as much of it as it leaves free. A frame has
+    /// at most 9/32 of it, and longer ones are refused.
     pub memory: usize,
     /// Memory limit for each connection, in bytes.
     pub memory_each: usize,
-    /// How long a frame may take to arrive, or an answer to be read by the client.
+    /// How long a frame may take to arrive, or an answer to be read by the client, and how long a
+    /// frame that has arrived in part waits for memory.
     pub stall_timeout: Duration,
     /// How long a connection may be without a call; `None` if all clients are known.
     pub idle_timeout: Option<Duration>,
@@ -186,7 +188,7 @@ pub async fn serve<S: Service>(
     let demux = tokio::spawn(demux);
 
     let (calls, faulty) = Default::default();
-    let memory = Memory::new(settings.memory_each, settings.memory);
+    let memory = Memory::new(settings.memory_each, settings.memory, settings.limits.frame);
     let server = Server { service, settings, memory, orders, answers, peers, stop, calls, faulty };
     let server = Arc::new(server);
     let connections = accept(&listener, &server).await;

@@ -16,7 +16,7 @@ use async_compression::tokio::write::ZlibEncoder;
 use futures::{Sink, SinkExt, Stream, StreamExt, TryStreamExt, future, stream};
 use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::bytes::Bytes;
 use tokio_util::codec::FramedRead;
 
@@ -67,7 +67,7 @@ pub struct Framing {
 }
 
 impl Framing {
-    /// Frames of at most `longest` bytes. Each is read when `account` has room for it, and must
+    /// Frames of at most `longest` bytes. Each is read as far as `account` has room for it, and must
     /// arrive `within` this time.
     pub(crate) fn held(longest: usize, account: Account, within: Duration) -> Self {
         Self { longest, account: Some((account, within)) }
@@ -152,31 +152,58 @@ impl<R: AsyncRead> AsyncRead for Inflated<R> {
     }
 }
 
-/// Reads the next frame. If there is an account, waits until that has room for the frame.
+/// Runs `work` for at most what is left of a time limit, and subtracts what it took.
+async fn spend<T>(left: &mut Duration, work: impl Future<Output = T>) -> Option<T> {
+    let start = Instant::now();
+    let done = timeout(*left, work).await;
+    *left = left.saturating_sub(start.elapsed());
+    done.ok()
+}
+
+fn too_slow(what: String) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, what)
+}
+
+/// Reads the next frame, without limits of memory and time if there is no account.
+///
+/// The time limit of a frame counts while its bytes are awaited. It counts once more, separately,
+/// while the frame holds memory that others may need and waits for more of it.
 async fn next_frame<R: AsyncRead + Unpin>(
     parts: &mut FramedRead<R, Frames>,
     account: Option<&(Account, Duration)>,
 ) -> io::Result<Option<Frame>> {
-    let (mut length, mut held) = (0, None);
+    let length = match parts.try_next().await? {
+        Some(Part::Length(length)) => length,
+        // The first part of a frame is its length.
+        Some(Part::Full | Part::Frame(_)) | None => return Ok(None),
+    };
+    let Some((account, within)) = account else {
+        parts.decoder_mut().make_room(length);
+        return Ok(match parts.try_next().await? {
+            Some(Part::Frame(bytes)) => Some(bytes.into()),
+            Some(Part::Full | Part::Length(_)) | None => None,
+        });
+    };
+    let mut held = account.hold(length).await;
+    let mut for_bytes = *within;
+    let mut for_memory = *within;
     loop {
-        let part = match (&held, account) {
-            (Some(_), Some((_, within))) => {
-                timeout(*within, parts.try_next()).await.map_err(|_| {
-                    let what = format!("a frame of {length} bytes took longer than {within:?}");
-                    io::Error::new(io::ErrorKind::TimedOut, what)
-                })?
-            }
-            _ => parts.try_next().await,
-        };
+        parts.decoder_mut().make_room(held.room());
+        let part = spend(&mut for_bytes, parts.try_next()).await.ok_or_else(|| {
+            too_slow(format!("a frame of {length} bytes took longer than {within:?}"))
+        })?;
         match part? {
-            None => return Ok(None),
-            Some(Part::Frame(bytes)) => return Ok(Some(Frame { held, ..bytes.into() })),
-            Some(Part::Length(announced)) => {
-                length = announced;
-                if let Some((account, _)) = account {
-                    held = Some(account.hold(length).await);
-                }
+            Some(Part::Full) if held.is_shared() => {
+                spend(&mut for_memory, held.grow()).await.ok_or_else(|| {
+                    let what = format!("no memory was left for a frame of {length} bytes");
+                    too_slow(format!("{what} within {within:?}"))
+                })?;
             }
+            Some(Part::Full) => held.grow().await,
+            Some(Part::Frame(bytes)) => {
+                return Ok(Some(Frame { held: Some(held), ..bytes.into() }));
+            }
+            Some(Part::Length(_)) | None => return Ok(None),
         }
     }
 }

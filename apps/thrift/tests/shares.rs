@@ -1,0 +1,107 @@
+//! Clients that take all the memory that they can get leave a share to the others.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{Gate, LONG, Server, raw, within};
+use futures::future::join_all;
+use thrift::protocol::TType;
+use thrift_demux::demo::{Example, Serve};
+use thrift_demux::{Client, Protocol, Settings};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+const MIB: usize = 1 << 20;
+
+/// Longer than any test: nothing here ends because of a time-out.
+const NEVER: Duration = Duration::from_secs(3600);
+
+/// Limits of 4 MiB for each connection and 16 MiB for all.
+fn small() -> Settings {
+    Settings { memory: 16 * MIB, memory_each: 4 * MIB, stall_timeout: NEVER, ..Settings::default() }
+}
+
+fn example() -> Serve<Example> {
+    Serve(Arc::new(Example::default()))
+}
+
+/// Writes `bytes`, as far as the server reads them, to each of many connections.
+async fn send_to(server: &Server, connections: usize, bytes: &[u8]) -> Vec<TcpStream> {
+    join_all((0..connections).map(async |_| {
+        let mut socket = TcpStream::connect(server.address).await.unwrap();
+        let _ = timeout(Duration::from_millis(300), socket.write_all(bytes)).await;
+        socket
+    }))
+    .await
+}
+
+async fn client(server: &Server) -> Client {
+    Client::connect(server.address, within(LONG)).await.unwrap()
+}
+
+#[tokio::test]
+async fn announced_lengths_hold_no_memory_of_others() {
+    let server = Server::start(example(), small()).await;
+    let mut bytes = u32::try_from(MIB).unwrap().to_be_bytes().to_vec();
+    bytes.push(0x80);
+    let sockets = send_to(&server, 100, &bytes).await;
+    let healthy = client(&server).await;
+    for length in [100_000, MIB] {
+        assert_eq!(healthy.echo("x".repeat(length)).await.unwrap().len(), length);
+    }
+    drop(sockets);
+    server.stop().await;
+}
+
+/// Six connections fill their shares with bytes that they have really sent.
+#[tokio::test]
+async fn incomplete_frames_leave_a_share_to_others() {
+    let server = Server::start(example(), small()).await;
+    let mut bytes = u32::try_from(MIB).unwrap().to_be_bytes().to_vec();
+    bytes.resize(MIB / 2, 0x80);
+    let sockets = send_to(&server, 6, &bytes).await;
+    let healthy = client(&server).await;
+    assert_eq!(healthy.echo("x".repeat(100_000)).await.unwrap().len(), 100_000);
+    drop(sockets);
+    server.stop().await;
+}
+
+/// Together, they need far more than there is.
+#[tokio::test]
+async fn long_frames_of_many_clients_are_all_answered() {
+    let server = Server::start(example(), small()).await;
+    let clients = join_all((0..30).map(|_| client(&server))).await;
+    let answers = clients.iter().map(|of| of.echo("x".repeat(MIB)));
+    for answer in join_all(answers).await {
+        assert_eq!(answer.unwrap().len(), MIB);
+    }
+    server.stop().await;
+}
+
+/// A frame that holds memory that others may need does not wait for more without limit.
+#[tokio::test]
+async fn a_frame_that_waits_for_memory_for_too_long_is_reported() {
+    let (closed, mut reasons) = mpsc::unbounded_channel();
+    let on_closed = Arc::new(move |_, reason: &str| closed.send(reason.to_owned()).unwrap());
+    let stall_timeout = Duration::from_secs(1);
+    let (gate, _held) = Gate::new();
+    let server = Server::start(Serve(gate), Settings { stall_timeout, on_closed, ..small() }).await;
+    // None of these calls ends.
+    let call = raw::call(Protocol::Binary, "later", 1, |to| {
+        raw::string(to, 1, &"x".repeat(MIB));
+        raw::field(to, TType::I32, 2);
+        to.write_i32(0).unwrap();
+    });
+    let sockets = send_to(&server, 20, &call.repeat(4)).await;
+    let reason = timeout(LONG, reasons.recv()).await.expect("all frames wait").unwrap();
+    assert_eq!(
+        reason,
+        format!("no memory was left for a frame of {} bytes within 1s", call.len() - 4)
+    );
+    drop(sockets);
+    server.stop().await;
+}
