@@ -17,7 +17,9 @@ use tokio::io::AsyncWrite;
 use tokio_util::bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio_util::codec::Decoder;
 use tokio_util::io::poll_write_buf;
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
+use crate::memory::Account;
 use crate::transport::Frame;
 
 const HEADER: usize = 4;
@@ -115,6 +117,19 @@ impl Decoder for Frames {
     }
 }
 
+/// Returns the error of a client whose unread answers others need the memory of.
+pub(crate) fn in_the_way() -> io::Error {
+    let what = "the client read no answers while others needed their memory";
+    io::Error::new(io::ErrorKind::TimedOut, what)
+}
+
+/// Tells the account of a client whether it reads.
+#[derive(Debug)]
+struct Reader {
+    account: Account,
+    in_the_way: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
 /// Writes frames. Short frames are copied into one buffer; a long frame is kept, with the memory
 /// and the permit that it holds, until it is written.
 #[derive(Debug)]
@@ -126,15 +141,24 @@ pub(crate) struct Writer<W> {
     long: Option<Frame>,
     /// How many bytes of `long` are written.
     written: usize,
+    reader: Option<Reader>,
 }
 
 impl<W: AsyncWrite> Writer<W> {
     pub(crate) fn new(to: W, longest: usize) -> Self {
-        Self { to: Box::pin(to), longest, together: BytesMut::new(), long: None, written: 0 }
+        let (to, together) = (Box::pin(to), BytesMut::new());
+        Self { to, longest, together, long: None, written: 0, reader: None }
+    }
+
+    /// Tells an account whether its client reads, and fails when the client is in the way of others.
+    pub(crate) fn tell(mut self, account: Account) -> Self {
+        let in_the_way = Box::pin(account.is_in_the_way().clone().cancelled_owned());
+        self.reader = Some(Reader { account, in_the_way });
+        self
     }
 
     fn poll_write_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { to, together, long, written, .. } = self;
+        let Self { to, together, long, written, reader, .. } = self;
         let long_bytes: &[u8] = long.as_ref().map_or(&[], |frame| frame);
         loop {
             let before = together.len();
@@ -142,9 +166,17 @@ impl<W: AsyncWrite> Writer<W> {
             if !left.has_remaining() {
                 break;
             }
-            let count = ready!(poll_write_buf(to.as_mut(), cx, &mut left))?;
+            let Poll::Ready(count) = poll_write_buf(to.as_mut(), cx, &mut left) else {
+                let Some(Reader { account, in_the_way }) = reader else { return Poll::Pending };
+                account.is_blocked();
+                return in_the_way.as_mut().poll(cx).map(|()| Err(self::in_the_way()));
+            };
+            let count = count?;
             if count == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            if let Some(reader) = reader {
+                reader.account.has_written();
             }
             *written += count.saturating_sub(before);
         }

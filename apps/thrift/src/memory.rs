@@ -12,14 +12,19 @@
 //!    holder uses a reserve that is enough for any frame. A frame that holds shared room does not
 //!    wait for longer than the stall time-out (`transport`).
 //! 5. An answer that is longer than its call never waits, because it exists already: it gets room
-//!    from a part reserved for answers, which is shared by rule 3, or the call is refused.
+//!    from a part reserved for answers, which is shared by rule 3, or the call is refused. Before an
+//!    answer is refused, connections that hold more and whose clients have read nothing for
+//!    [`PAUSE`] are closed, the greediest first, until there is room.
 //! 6. Each connection has [`OWN`] bytes that no other connection can use. Small calls continue when
 //!    the shared room is used up.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio_util::sync::CancellationToken;
 
 use crate::shares::Shares;
 
@@ -34,6 +39,10 @@ const ANSWER: usize = 1024;
 /// Bytes that are reserved for each connection: enough for sixteen small calls. They amount to 64
 /// MiB for a thousand connections.
 pub(crate) const OWN: usize = 64 * 1024;
+
+/// How long a client must have read nothing before its connection is closed in favour of others. A
+/// client that reads makes progress once in a round trip, which is rarely as long.
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// Returns what a call of `length` bytes is charged: for itself and an answer of the same length.
 const fn charge(length: usize) -> usize {
@@ -63,6 +72,51 @@ struct All {
     /// The holder of the only permit has the reserve of calls, which is not part of `calls`.
     turn: Arc<Semaphore>,
     accounts: AtomicU64,
+    readers: Mutex<HashMap<u64, Arc<Reader>>>,
+}
+
+impl All {
+    fn readers(&self) -> MutexGuard<'_, HashMap<u64, Arc<Reader>>> {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes room for an answer. If there is none, closes greedier connections whose clients do not
+    /// read. What they hold is about to be freed.
+    fn try_answer(&self, id: u64, more: usize) -> bool {
+        if self.answers.try_take(id, more) {
+            return true;
+        }
+        for other in self.answers.greedier(id, more) {
+            let reader = self.readers().get(&other).cloned();
+            if let Some(reader) = reader.filter(|reader| reader.has_paused(PAUSE)) {
+                self.answers.write_off(other);
+                reader.is_in_the_way.cancel();
+                if self.answers.try_take(id, more) {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+}
+
+/// Whether a client reads its answers.
+#[derive(Debug, Default)]
+struct Reader {
+    /// Since when nothing could be written, while something is to be.
+    blocked: Mutex<Option<Instant>>,
+    /// Cancelled to close the connection in favour of others.
+    is_in_the_way: CancellationToken,
+}
+
+impl Reader {
+    fn blocked(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.blocked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has_paused(&self, least: Duration) -> bool {
+        self.blocked().is_some_and(|since| since.elapsed() >= least)
+    }
 }
 
 /// The memory of a connection.
@@ -76,6 +130,14 @@ struct Rooms {
     calls: Semaphore,
     answers: AtomicUsize,
     all: Arc<All>,
+    reader: Arc<Reader>,
+}
+
+impl Drop for Rooms {
+    fn drop(&mut self) {
+        self.all.readers().remove(&self.id);
+        self.all.answers.forget(self.id);
+    }
 }
 
 impl Memory {
@@ -93,6 +155,7 @@ impl Memory {
             answers: Shares::new(answers),
             turn: Arc::new(Semaphore::new(1)),
             accounts: AtomicU64::new(0),
+            readers: Mutex::default(),
         };
         Self { all: Arc::new(all), each, longest }
     }
@@ -104,17 +167,37 @@ impl Memory {
 
     pub(crate) fn account(&self) -> Account {
         let (calls, answers) = divide(self.each);
+        let id = self.all.accounts.fetch_add(1, Relaxed);
+        let reader = Arc::<Reader>::default();
+        self.all.readers().insert(id, Arc::clone(&reader));
         Account(Arc::new(Rooms {
-            id: self.all.accounts.fetch_add(1, Relaxed),
+            id,
             own: Semaphore::new(OWN),
             calls: Semaphore::new(calls),
             answers: AtomicUsize::new(answers),
             all: Arc::clone(&self.all),
+            reader,
         }))
     }
 }
 
 impl Account {
+    /// Notes that bytes have been written to the client.
+    pub(crate) fn has_written(&self) {
+        *self.0.reader.blocked() = None;
+    }
+
+    /// Notes that bytes are to be written, but cannot be.
+    pub(crate) fn is_blocked(&self) {
+        self.0.reader.blocked().get_or_insert_with(Instant::now);
+    }
+
+    /// Is cancelled when the connection is to be closed because others need the memory of answers
+    /// that its client does not read.
+    pub(crate) fn is_in_the_way(&self) -> &CancellationToken {
+        &self.0.reader.is_in_the_way
+    }
+
     /// Waits until there is room for the first step of a call of `length` bytes.
     pub(crate) async fn hold(&self, length: usize) -> Held {
         let Rooms { id, own, calls, all, .. } = &*self.0;
@@ -220,7 +303,7 @@ impl Held {
         if answers.fetch_update(Relaxed, Relaxed, less).is_err() {
             return false;
         }
-        if !all.answers.try_take(*id, more) {
+        if !all.try_answer(*id, more) {
             answers.fetch_add(more, Relaxed);
             return false;
         }
@@ -422,5 +505,41 @@ mod tests {
         assert!(held.answer(2 * memory.longest() + EACH / 8));
         drop((waits, held));
         assert!(all_released(&account));
+    }
+    #[test]
+    fn a_greedy_client_that_does_not_read_makes_room_for_an_answer() {
+        let memory = memory();
+        let accounts = [(); 30].map(|()| memory.account());
+        let mut greedy = Vec::new();
+        for account in &accounts {
+            while let Some(mut held) = account.hold(1).now_or_never() {
+                if !held.answer(50_000) {
+                    break;
+                }
+                greedy.push(held);
+            }
+        }
+        let next = memory.account();
+        let mut held = next.hold(1).now_or_never().unwrap();
+        assert!(!held.answer(60_000), "there is room anyway");
+        // These clients read.
+        accounts[1].is_blocked();
+        accounts[1].has_written();
+        accounts[2].is_blocked();
+        assert!(!held.answer(60_000));
+        let long_ago = Instant::now().checked_sub(2 * PAUSE);
+        for account in &accounts[3..5] {
+            *account.0.reader.blocked() = long_ago;
+        }
+        assert!(
+            held.answer(60_000),
+            "there is no room in the place of a client that does not read"
+        );
+        let closed = accounts.each_ref().map(|of| of.is_in_the_way().is_cancelled());
+        assert!(closed[3] != closed[4], "one is enough, and both hold as much");
+        assert_eq!(closed.iter().filter(|closed| **closed).count(), 1);
+        drop((greedy, held));
+        let last = accounts.into_iter().last().unwrap(); // the others are dropped
+        assert!(all_released(&last));
     }
 }

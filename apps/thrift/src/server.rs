@@ -67,7 +67,7 @@ pub struct Settings {
     /// Creates the stages between a socket and its calls.
     pub wrap: Arc<Wrap>,
     /// Called with the reason when the server closes a connection because of invalid input or a
-    /// stalled client.
+    /// stalled client, or because others need the memory that it holds.
     pub on_closed: Arc<OnClosed>,
 }
 

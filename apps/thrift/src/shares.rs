@@ -6,7 +6,7 @@
 //! of all of what is left free, seven that come one after another leave 6 % instead of 1 %; with a
 //! quarter, the longest frame would not fit into the share of a second connection.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
@@ -29,6 +29,8 @@ struct State {
     /// What each waiter needs, and its ticket. All of them need more than is free.
     queue: BTreeSet<(usize, u64)>,
     tickets: u64,
+    /// Those that take nothing any more. What they held is free already.
+    written_off: HashSet<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -64,7 +66,7 @@ impl State {
 
     fn try_take(&mut self, id: u64, more: usize) -> bool {
         let held = self.holders.get(&id).map_or(0, |holder| holder.held);
-        let fits = needed(held, more) <= self.free;
+        let fits = needed(held, more) <= self.free && !self.written_off.contains(&id);
         if fits {
             self.free -= more;
             self.set_held(id, |held| held + more);
@@ -94,6 +96,9 @@ impl State {
     }
 
     fn release(&mut self, id: u64, bytes: usize) -> Vec<oneshot::Sender<()>> {
+        if self.written_off.contains(&id) {
+            return Vec::new();
+        }
         self.free += bytes;
         self.set_held(id, |held| held - bytes);
         let mut granted = Vec::new();
@@ -115,6 +120,7 @@ impl Shares {
             waiters: HashMap::new(),
             queue: BTreeSet::new(),
             tickets: 0,
+            written_off: HashSet::new(),
         }))
     }
 
@@ -150,6 +156,33 @@ impl Shares {
             && state.holders.is_empty()
             && state.waiters.is_empty()
             && state.queue.is_empty()
+            && state.written_off.is_empty()
+    }
+
+    /// Returns those that hold more than this one would with `more`, the greediest first.
+    pub(crate) fn greedier(&self, id: u64, more: usize) -> Vec<u64> {
+        let state = self.lock();
+        let least = state.holders.get(&id).map_or(0, |holder| holder.held) + more;
+        let greedier = state.holders.iter().filter(|(_, holder)| holder.held > least);
+        let mut greedier = greedier.map(|(id, holder)| (holder.held, *id)).collect::<Vec<_>>();
+        drop(state);
+        greedier.sort_unstable_by(|one, other| other.cmp(one));
+        greedier.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// Frees what a holder has taken in advance: it is about to give it back. It gets nothing more.
+    /// It must not be waiting.
+    pub(crate) fn write_off(&self, id: u64) {
+        let mut state = self.lock();
+        if let Some(holder) = state.holders.remove(&id) {
+            state.free += holder.held;
+        }
+        state.written_off.insert(id);
+    }
+
+    /// Forgets a holder that has given everything back.
+    pub(crate) fn forget(&self, id: u64) {
+        self.lock().written_off.remove(&id);
     }
 
     /// Gives back what a holder has taken, and grants it to waiters.
@@ -268,6 +301,22 @@ mod tests {
             assert!((&mut granted).now_or_never().is_none());
             shares.release(1, 30);
         }
+        assert!(shares.is_unused(100));
+    }
+    #[test]
+    fn what_is_written_off_is_free_once() {
+        let shares = Shares::new(100);
+        assert!(shares.try_take(1, 30));
+        assert!(shares.try_take(2, 20));
+        assert!(!shares.try_take(3, 18));
+        assert_eq!(shares.greedier(3, 18), [1, 2]);
+        shares.write_off(1);
+        assert!(shares.try_take(3, 18));
+        assert!(!shares.try_take(1, 1));
+        shares.release(1, 30);
+        shares.forget(1);
+        shares.release(2, 20);
+        shares.release(3, 18);
         assert!(shares.is_unused(100));
     }
 }

@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::bytes::Bytes;
 use tokio_util::codec::FramedRead;
 
-use crate::frame::{Frames, Part, Writer};
+use crate::frame::{self, Frames, Part, Writer};
 use crate::memory::{Account, Held};
 use crate::message::Limits;
 
@@ -217,11 +217,25 @@ impl Transport {
     {
         let Framing { longest, account } = framing.into();
         let parts = FramedRead::new(Box::pin(from), Frames::new(longest));
+        let mut writer = Writer::new(to, longest);
+        if let Some((account, _)) = &account {
+            writer = writer.tell(account.clone());
+        }
         let incoming = stream::try_unfold((parts, account), async |(mut parts, account)| {
-            let frame = next_frame(&mut parts, account.as_ref()).await?;
+            let in_the_way = async {
+                match &account {
+                    Some((account, _)) => account.is_in_the_way().cancelled().await,
+                    None => future::pending().await,
+                }
+            };
+            let frame = tokio::select! {
+                biased;
+                () = in_the_way => return Err(frame::in_the_way()),
+                frame = next_frame(&mut parts, account.as_ref()) => frame?,
+            };
             Ok(frame.map(|frame| (frame, (parts, account))))
         });
-        Self { incoming: incoming.boxed(), outgoing: Box::pin(Writer::new(to, longest)) }
+        Self { incoming: incoming.boxed(), outgoing: Box::pin(writer) }
     }
 
     /// Frames over one zlib stream per direction, like `TFramedTransport` over `TZlibTransport`.

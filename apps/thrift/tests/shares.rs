@@ -5,15 +5,16 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Gate, LONG, Server, raw, within};
+use common::{Gate, LONG, Server, answer, raw, within};
 use futures::future::join_all;
-use thrift::protocol::TType;
+use thrift::protocol::{TMessageType, TType};
 use thrift_demux::demo::{Example, Serve};
-use thrift_demux::{Client, Protocol, Settings};
+use thrift_demux::{Client, Error, Message, Protocol, Request, Service, Settings};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
+use tokio_util::bytes::Bytes;
 
 const MIB: usize = 1 << 20;
 
@@ -103,5 +104,53 @@ async fn a_frame_that_waits_for_memory_for_too_long_is_reported() {
         format!("no memory was left for a frame of {} bytes within 1s", call.len() - 4)
     );
     drop(sockets);
+    server.stop().await;
+}
+
+/// Answers `echo` with a text of as many bytes as its call's id says.
+struct Long;
+
+impl Service for Long {
+    async fn call(&self, request: Request) -> Result<Option<Bytes>, Error> {
+        let Message { protocol, name, id, .. } = &request.message;
+        let answer = raw::message(*protocol, name, TMessageType::Reply, *id, |to| {
+            raw::string(to, 0, &"x".repeat(id.unsigned_abs() as usize));
+            to.write_field_stop().unwrap();
+        });
+        Ok(Some(answer.into()))
+    }
+}
+
+/// Those that do not read are closed, the greediest first, when others need their memory. The
+/// answers of the others may be refused until it is known who does not read.
+#[tokio::test]
+async fn answers_that_are_not_read_leave_memory_to_the_answers_of_others() {
+    let (closed, mut reasons) = mpsc::unbounded_channel();
+    let on_closed = Arc::new(move |_, reason: &str| closed.send(reason.to_owned()).unwrap());
+    let server = Server::start(Long, Settings { on_closed, ..small() }).await;
+    let greedy = raw::call(Protocol::Binary, "echo", 100_000, |_| {}).repeat(10);
+    let sockets = send_to(&server, 16, &greedy).await;
+    let mut healthy = TcpStream::connect(server.address).await.unwrap();
+    let calls = async {
+        // The buffers of the system take some megabytes of each connection.
+        let (mut answered, mut closed) = (0, None);
+        while answered < 20 || closed.is_none() {
+            for socket in &sockets {
+                let _ = socket.try_write(&greedy); // it may be closed
+            }
+            sleep(Duration::from_millis(10)).await;
+            closed = closed.or_else(|| reasons.try_recv().ok());
+            let call = raw::call(Protocol::Binary, "echo", 400_000, |_| {});
+            healthy.write_all(&call).await.unwrap();
+            let kind = answer(&mut healthy).await.kind;
+            answered += u32::from(closed.is_some() && kind == TMessageType::Reply);
+        }
+        closed
+    };
+    let reason =
+        timeout(LONG, calls).await.expect("the answers of a client that reads are refused");
+    let expected = "the client read no answers while others needed their memory";
+    assert_eq!(reason.as_deref(), Some(expected));
+    drop((sockets, healthy));
     server.stop().await;
 }
