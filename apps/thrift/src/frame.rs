@@ -11,9 +11,11 @@ use std::io;
 use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use futures::Sink;
 use tokio::io::AsyncWrite;
+use tokio::time::{Sleep, sleep};
 use tokio_util::bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio_util::codec::Decoder;
 use tokio_util::io::poll_write_buf;
@@ -117,17 +119,44 @@ impl Decoder for Frames {
     }
 }
 
-/// Returns the error of a client whose unread answers others need the memory of.
-pub(crate) fn in_the_way() -> io::Error {
-    let what = "the client read no answers while others needed their memory";
-    io::Error::new(io::ErrorKind::TimedOut, what)
-}
-
-/// Tells the account of a client whether it reads.
+/// Ends a connection whose client does not read: after a time-out, or when others need its memory.
 #[derive(Debug)]
 struct Reader {
     account: Account,
-    in_the_way: Pin<Box<WaitForCancellationFutureOwned>>,
+    within: Duration,
+    /// Is set while nothing can be written.
+    timer: Option<Pin<Box<Sleep>>>,
+    ended: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+impl Reader {
+    fn new(account: Account, within: Duration) -> Self {
+        let ended = Box::pin(account.ended().clone().cancelled_owned());
+        Self { account, within, timer: None, ended }
+    }
+
+    /// Passes the result of a write on.
+    fn poll<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            if self.timer.take().is_some() {
+                self.account.set_blocked(false);
+            }
+            return written;
+        }
+        let Self { account, within, timer, ended } = self;
+        let timer = timer.get_or_insert_with(|| {
+            account.set_blocked(true);
+            Box::pin(sleep(*within))
+        });
+        if timer.as_mut().poll(cx).is_ready() {
+            account.end_stalled(*within);
+        }
+        ended.as_mut().poll(cx).map(|()| Err(account.end_error()))
+    }
 }
 
 /// Writes frames. Short frames are copied into one buffer; a long frame is kept, with the memory
@@ -150,10 +179,10 @@ impl<W: AsyncWrite> Writer<W> {
         Self { to, longest, together, long: None, written: 0, reader: None }
     }
 
-    /// Tells an account whether its client reads, and fails when the client is in the way of others.
-    pub(crate) fn tell(mut self, account: Account) -> Self {
-        let in_the_way = Box::pin(account.is_in_the_way().clone().cancelled_owned());
-        self.reader = Some(Reader { account, in_the_way });
+    /// Fails if the client reads nothing `within` this time, or while others need the memory of its
+    /// answers.
+    pub(crate) fn watch(mut self, account: Account, within: Duration) -> Self {
+        self.reader = Some(Reader::new(account, within));
         self
     }
 
@@ -166,17 +195,13 @@ impl<W: AsyncWrite> Writer<W> {
             if !left.has_remaining() {
                 break;
             }
-            let Poll::Ready(count) = poll_write_buf(to.as_mut(), cx, &mut left) else {
-                let Some(Reader { account, in_the_way }) = reader else { return Poll::Pending };
-                account.is_blocked();
-                return in_the_way.as_mut().poll(cx).map(|()| Err(self::in_the_way()));
-            };
-            let count = count?;
+            let mut count = poll_write_buf(to.as_mut(), cx, &mut left);
+            if let Some(reader) = reader {
+                count = reader.poll(cx, count);
+            }
+            let count = ready!(count)?;
             if count == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-            if let Some(reader) = reader {
-                reader.account.has_written();
             }
             *written += count.saturating_sub(before);
         }
@@ -212,7 +237,12 @@ impl<W: AsyncWrite> Sink<Frame> for Writer<W> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_write_all(cx))?;
-        self.to.as_mut().poll_flush(cx)
+        let Self { to, reader, .. } = &mut *self;
+        let flushed = to.as_mut().poll_flush(cx);
+        match reader {
+            Some(reader) => reader.poll(cx, flushed),
+            None => flushed,
+        }
     }
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -19,8 +19,9 @@
 //!    the shared room is used up.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
@@ -90,7 +91,8 @@ impl All {
             let reader = self.readers().get(&other).cloned();
             if let Some(reader) = reader.filter(|reader| reader.has_paused(PAUSE)) {
                 self.answers.write_off(other);
-                reader.is_in_the_way.cancel();
+                let reason = "the client read no answers while others needed their memory";
+                reader.end(io::ErrorKind::QuotaExceeded, reason.to_owned());
                 if self.answers.try_take(id, more) {
                     return true;
                 }
@@ -105,8 +107,10 @@ impl All {
 struct Reader {
     /// Since when nothing could be written, while something is to be.
     blocked: Mutex<Option<Instant>>,
-    /// Cancelled to close the connection in favour of others.
-    is_in_the_way: CancellationToken,
+    /// Why the connection is to be closed.
+    reason: OnceLock<(io::ErrorKind, String)>,
+    /// Cancelled when there is a reason.
+    ended: CancellationToken,
 }
 
 impl Reader {
@@ -116,6 +120,12 @@ impl Reader {
 
     fn has_paused(&self, least: Duration) -> bool {
         self.blocked().is_some_and(|since| since.elapsed() >= least)
+    }
+
+    /// Closes the connection, unless it is being closed for another reason.
+    fn end(&self, kind: io::ErrorKind, reason: String) {
+        self.reason.get_or_init(|| (kind, reason));
+        self.ended.cancel();
     }
 }
 
@@ -182,20 +192,28 @@ impl Memory {
 }
 
 impl Account {
-    /// Notes that bytes have been written to the client.
-    pub(crate) fn has_written(&self) {
-        *self.0.reader.blocked() = None;
+    /// Notes whether bytes are to be written to the client, but cannot be.
+    pub(crate) fn set_blocked(&self, is_blocked: bool) {
+        *self.0.reader.blocked() = is_blocked.then(Instant::now);
     }
 
-    /// Notes that bytes are to be written, but cannot be.
-    pub(crate) fn is_blocked(&self) {
-        self.0.reader.blocked().get_or_insert_with(Instant::now);
+    /// Closes the connection because its client has read nothing `within` this time.
+    pub(crate) fn end_stalled(&self, within: Duration) {
+        let reason = format!("the client read no answers for {within:?}");
+        self.0.reader.end(io::ErrorKind::TimedOut, reason);
     }
 
-    /// Is cancelled when the connection is to be closed because others need the memory of answers
-    /// that its client does not read.
-    pub(crate) fn is_in_the_way(&self) -> &CancellationToken {
-        &self.0.reader.is_in_the_way
+    /// Is cancelled when the connection is to be closed because the client does not read.
+    pub(crate) fn ended(&self) -> &CancellationToken {
+        &self.0.reader.ended
+    }
+
+    /// Returns the reason as an error, after [`Self::ended`] was cancelled.
+    pub(crate) fn end_error(&self) -> io::Error {
+        match self.0.reader.reason.get() {
+            Some((kind, reason)) => io::Error::new(*kind, reason.clone()),
+            None => io::ErrorKind::Other.into(),
+        }
     }
 
     /// Waits until there is room for the first step of a call of `length` bytes.
@@ -523,9 +541,9 @@ mod tests {
         let mut held = next.hold(1).now_or_never().unwrap();
         assert!(!held.answer(60_000), "there is room anyway");
         // These clients read.
-        accounts[1].is_blocked();
-        accounts[1].has_written();
-        accounts[2].is_blocked();
+        accounts[1].set_blocked(true);
+        accounts[1].set_blocked(false);
+        accounts[2].set_blocked(true);
         assert!(!held.answer(60_000));
         let long_ago = Instant::now().checked_sub(2 * PAUSE);
         for account in &accounts[3..5] {
@@ -535,7 +553,7 @@ mod tests {
             held.answer(60_000),
             "there is no room in the place of a client that does not read"
         );
-        let closed = accounts.each_ref().map(|of| of.is_in_the_way().is_cancelled());
+        let closed = accounts.each_ref().map(|of| of.ended().is_cancelled());
         assert!(closed[3] != closed[4], "one is enough, and both hold as much");
         assert_eq!(closed.iter().filter(|closed| **closed).count(), 1);
         drop((greedy, held));

@@ -2,7 +2,8 @@
 //!
 //! This module accepts connections and runs the demux that routes each answer to its connection.
 //! `connection` handles one connection, `memory` limits what all of them may hold. A connection
-//! whose client reads no answers stalls in the demux and is evicted.
+//! whose client reads no answers fails (`frame`). The demux's stall time-out is not used: it counts
+//! operations of a sink, and the client may read one long answer for longer.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,8 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::channel::mpsc::{UnboundedSender, unbounded};
-use futures::{Sink, Stream, StreamExt, stream};
-use stream_demux::{Attach, DemuxStreamExt, Detached, Hooks, Order, Overflow, Recipient, Totals};
+use futures::{Sink, stream};
+use stream_demux::{Attach, DemuxStreamExt, Detached, Hooks, Overflow, Recipient, Totals};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
@@ -26,7 +27,7 @@ use crate::connection::{self, Peer};
 use crate::memory::Memory;
 use crate::message::Limits;
 use crate::service::Service;
-use crate::socket::{Reading, Writing};
+use crate::socket::{Reading, Writing, limit_unsent};
 use crate::transport::{Frame, Framing, Transport};
 
 /// Capacity of the queue of answers between the calls and the demux.
@@ -34,9 +35,6 @@ const INBOX: usize = 1024;
 
 /// How often idle connections are looked for. A time-out may take that much longer.
 const LOOK: Duration = Duration::from_millis(100);
-
-/// Ticks per stall time-out. The time-out may take up to a quarter longer than configured.
-const TICKS: u32 = 4;
 
 type Wrap = dyn Fn(Reading, Writing, &Framing) -> Transport + Send + Sync;
 type OnClosed = dyn Fn(SocketAddr, &str) + Send + Sync;
@@ -57,8 +55,11 @@ pub struct Settings {
     pub memory: usize,
     /// Memory limit for each connection, in bytes.
     pub memory_each: usize,
-    /// How long a frame may take to arrive, or an answer to be read by the client, and how long a
-    /// frame that has arrived in part waits for memory.
+    /// How long a frame may take to arrive, how long a client that has answers to read may read
+    /// nothing, and how long a frame that has arrived in part waits for memory.
+    ///
+    /// A client reads if its system accepts bytes. When its receive buffer is full, most systems
+    /// accept more in steps of a sixteenth of the buffer or so.
     pub stall_timeout: Duration,
     /// How long a connection may be without a call; `None` if all clients are known.
     pub idle_timeout: Option<Duration>,
@@ -152,17 +153,17 @@ struct Watch(Arc<Peers>);
 impl Hooks<u64, Answer, io::Error> for Watch {
     fn detached(&mut self, to: Recipient<'_, u64>, why: Detached<io::Error>) {
         let peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // An error of the system has a code. Of the others, only that of a stall is a time-out.
+        let has_stalled = match why {
+            Detached::Failed(error) => {
+                error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none()
+            }
+            _ => false,
+        };
         if let Some(peer) = peers.get(to.key) {
-            peer.leave(matches!(why, Detached::Stalled));
+            peer.leave(has_stalled);
         }
     }
-}
-
-/// Returns an endless stream of ticks, because the demux has no clock.
-fn ticks<K, S>(every: Duration) -> impl Stream<Item = Order<K, S>> {
-    let mut interval = interval(every.max(Duration::from_millis(1)));
-    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    stream::poll_fn(move |cx| interval.poll_tick(cx).map(|_| Some(Order::Tick)))
 }
 
 /// Serves connections until `stop` is cancelled, then lets running calls finish.
@@ -173,8 +174,6 @@ pub async fn serve<S: Service>(
     stop: CancellationToken,
 ) -> Report {
     let (orders, orders_in) = unbounded();
-    let orders_in =
-        stream::select(orders_in.map(Order::from), ticks(settings.stall_timeout / TICKS));
     let (answers, mut answers_in) = mpsc::channel(INBOX);
     let peers = Arc::<Peers>::default();
     let demux = stream::poll_fn(move |cx| answers_in.poll_recv(cx))
@@ -183,7 +182,6 @@ pub async fn serve<S: Service>(
         // Permits keep each queue within its buffer. If they failed to, only this connection would
         // be closed.
         .overflow(Overflow::Evict)
-        .stall_timeout(TICKS + 1) // one more, because the first tick may come at once
         .hooks(Watch(Arc::clone(&peers)));
     let demux = tokio::spawn(demux);
 
@@ -243,6 +241,7 @@ async fn accept<S: Service>(listener: &TcpListener, server: &Arc<Server<S>>) -> 
             },
             place = Arc::clone(&places).acquire_owned(), if newcomer.is_some() => {
                 if let Some((socket, peer)) = newcomer.take() {
+                    limit_unsent(&socket);
                     let connection = connection::run(Arc::clone(server), socket, peer, id);
                     connections.spawn(async { (connection.await, drop(place)).0 });
                     id += 1;

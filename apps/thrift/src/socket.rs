@@ -23,6 +23,23 @@ pub(crate) fn keep_alive(socket: &TcpStream) {
     let _ = SockRef::from(socket).set_tcp_keepalive(&keepalive);
 }
 
+/// How much the system may keep of what was written but not sent yet.
+///
+/// By default, it keeps up to 4 MiB and takes more only when a third of that is free. Thus a client
+/// that reads slowly seems to read nothing for a long time, and then much. With 128 KiB, which is
+/// enough for two writes, more is taken as soon as the client's system accepts some. What is sent
+/// and not acknowledged is not limited, so neither is the throughput.
+#[cfg(any(target_os = "android", target_os = "linux"))]
+const UNSENT: u32 = 128 * 1024;
+
+/// Has writes make progress as soon as the peer reads.
+pub(crate) fn limit_unsent(socket: &TcpStream) {
+    #[cfg(any(target_os = "android", target_os = "linux"))]
+    let _ = SockRef::from(socket).set_tcp_notsent_lowat(UNSENT);
+    #[cfg(not(any(target_os = "android", target_os = "linux")))]
+    let _ = socket; // there is no such option
+}
+
 /// The half that is read.
 #[derive(Debug)]
 pub struct Reading(pub(crate) Arc<TcpStream>);

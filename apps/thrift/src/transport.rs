@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::bytes::Bytes;
 use tokio_util::codec::FramedRead;
 
-use crate::frame::{self, Frames, Part, Writer};
+use crate::frame::{Frames, Part, Writer};
 use crate::memory::{Account, Held};
 use crate::message::Limits;
 
@@ -59,7 +59,7 @@ impl Deref for Frame {
 }
 
 /// Limits of frames. A client creates it from its [`Limits`]; a server adds a memory account and a
-/// time limit for each frame.
+/// time limit for each frame, and for clients that do not read.
 #[derive(Debug, Clone)]
 pub struct Framing {
     longest: usize,
@@ -218,19 +218,17 @@ impl Transport {
         let Framing { longest, account } = framing.into();
         let parts = FramedRead::new(Box::pin(from), Frames::new(longest));
         let mut writer = Writer::new(to, longest);
-        if let Some((account, _)) = &account {
-            writer = writer.tell(account.clone());
+        if let Some((account, within)) = &account {
+            writer = writer.watch(account.clone(), *within);
         }
         let incoming = stream::try_unfold((parts, account), async |(mut parts, account)| {
-            let in_the_way = async {
-                match &account {
-                    Some((account, _)) => account.is_in_the_way().cancelled().await,
-                    None => future::pending().await,
-                }
+            let Some((of, _)) = &account else {
+                let frame = next_frame(&mut parts, None).await?;
+                return Ok(frame.map(|frame| (frame, (parts, account))));
             };
             let frame = tokio::select! {
                 biased;
-                () = in_the_way => return Err(frame::in_the_way()),
+                () = of.ended().cancelled() => return Err(of.end_error()),
                 frame = next_frame(&mut parts, account.as_ref()) => frame?,
             };
             Ok(frame.map(|frame| (frame, (parts, account))))
