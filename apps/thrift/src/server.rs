@@ -11,14 +11,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::channel::mpsc::{UnboundedSender, unbounded};
 use futures::{Sink, stream};
 use stream_demux::{Attach, DemuxStreamExt, Detached, Hooks, Overflow, Recipient, Totals};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -48,6 +48,13 @@ pub struct Settings {
     pub in_flight: u32,
     /// Limit of concurrent connections. When all places are taken, the connection that has been idle
     /// for longest is closed for another one. If none has been idle for 100 ms, that one waits.
+    /// At least 1.
+    ///
+    /// A connection has its place until its socket is closed. A client that has closed its side may
+    /// still read, so the server closes the socket when all calls have ended, also one-way calls; or
+    /// at once if the client has reset the connection. Then its one-way calls may still be running.
+    /// Connections of which this is true are limited by the same number; further ones keep their
+    /// places until their calls end. A service should limit how long a one-way call may take.
     pub connections: usize,
     /// Memory limit for the calls and answers of all connections, in bytes, in addition to 64 KiB
     /// for each connection. A connection may hold half as much of it as it leaves free. A frame has
@@ -132,7 +139,64 @@ pub(crate) struct Answer {
 pub(crate) type Outbox = Pin<Box<dyn Sink<Answer, Error = io::Error> + Send>>;
 
 /// The connections, shared by the demux and their tasks.
-pub(crate) type Peers = Mutex<HashMap<u64, Peer>>;
+pub(crate) type Peers = Mutex<Table>;
+
+/// The connections by their ids, and the places that they take.
+#[derive(Debug)]
+pub(crate) struct Table {
+    peers: HashMap<u64, Peer>,
+    places: HashMap<u64, OwnedSemaphorePermit>,
+    /// Places of connections whose socket is closed, but whose one-way calls are running.
+    outlasting: Arc<Semaphore>,
+}
+
+impl Table {
+    fn new(outlasting: usize) -> Self {
+        let outlasting = Arc::new(Semaphore::new(outlasting));
+        Self { peers: HashMap::new(), places: HashMap::new(), outlasting }
+    }
+
+    pub(crate) fn insert(&mut self, id: u64, peer: Peer) {
+        self.peers.insert(id, peer);
+    }
+
+    /// Removes a connection whose socket is closed. Its place is free at once, unless too many that
+    /// were removed before have calls that are still running.
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "its caller knows it as a map")]
+    pub(crate) fn remove(&mut self, id: &u64) {
+        self.peers.remove(id);
+        if let Some(place) = self.places.get_mut(id)
+            && let Ok(other) = Arc::clone(&self.outlasting).try_acquire_owned()
+        {
+            *place = other;
+        }
+    }
+}
+
+/// Takes a place for a connection, until its task ends.
+struct Seat {
+    peers: Arc<Peers>,
+    id: u64,
+}
+
+impl Seat {
+    fn take(peers: Arc<Peers>, id: u64, place: OwnedSemaphorePermit) -> Self {
+        lock(&peers).places.insert(id, place);
+        Self { peers, id }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut peers = lock(&self.peers);
+        peers.peers.remove(&self.id); // is left there by a connection that panicked
+        peers.places.remove(&self.id);
+    }
+}
+
+fn lock(peers: &Peers) -> MutexGuard<'_, Table> {
+    peers.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// State shared by all connections.
 pub(crate) struct Server<S> {
@@ -152,7 +216,7 @@ struct Watch(Arc<Peers>);
 
 impl Hooks<u64, Answer, io::Error> for Watch {
     fn detached(&mut self, to: Recipient<'_, u64>, why: Detached<io::Error>) {
-        let peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let table = lock(&self.0);
         // An error of the system has a code. Of the others, only that of a stall is a time-out.
         let has_stalled = match why {
             Detached::Failed(error) => {
@@ -160,7 +224,7 @@ impl Hooks<u64, Answer, io::Error> for Watch {
             }
             _ => false,
         };
-        if let Some(peer) = peers.get(to.key) {
+        if let Some(peer) = table.peers.get(to.key) {
             peer.leave(has_stalled);
         }
     }
@@ -170,12 +234,13 @@ impl Hooks<u64, Answer, io::Error> for Watch {
 pub async fn serve<S: Service>(
     listener: TcpListener,
     service: S,
-    settings: Settings,
+    mut settings: Settings,
     stop: CancellationToken,
 ) -> Report {
+    settings.connections = settings.connections.clamp(1, Semaphore::MAX_PERMITS);
     let (orders, orders_in) = unbounded();
     let (answers, mut answers_in) = mpsc::channel(INBOX);
-    let peers = Arc::<Peers>::default();
+    let peers = Arc::new(Mutex::new(Table::new(settings.connections)));
     let demux = stream::poll_fn(move |cx| answers_in.poll_recv(cx))
         .demux_by(|answer: &Answer| answer.connection, orders_in)
         .buffer(settings.in_flight as usize)
@@ -201,8 +266,7 @@ pub async fn serve<S: Service>(
 
 /// Closes the connections that have been idle for this long.
 fn close_idle(peers: &Peers, least: Duration) {
-    let peers = peers.lock().unwrap_or_else(PoisonError::into_inner);
-    for peer in peers.values() {
+    for peer in lock(peers).peers.values() {
         if peer.idle_since().is_some_and(|since| since.elapsed() >= least) {
             peer.stop.cancel();
         }
@@ -212,8 +276,8 @@ fn close_idle(peers: &Peers, least: Duration) {
 /// Closes the connection that has been idle for longest: at least for `LOOK`, because a client that
 /// waits less between two calls is not idle.
 fn close_longest_idle(peers: &Peers) {
-    let peers = peers.lock().unwrap_or_else(PoisonError::into_inner);
-    let idle = peers.values().filter_map(|peer| Some((peer.idle_since()?, peer)));
+    let table = lock(peers);
+    let idle = table.peers.values().filter_map(|peer| Some((peer.idle_since()?, peer)));
     let longest = idle.min_by_key(|(since, _)| *since);
     if let Some((_, peer)) = longest.filter(|(since, _)| since.elapsed() >= LOOK) {
         peer.stop.cancel();
@@ -223,7 +287,7 @@ fn close_longest_idle(peers: &Peers) {
 /// Runs connections until the server stops and they have ended. Returns the number of connections.
 async fn accept<S: Service>(listener: &TcpListener, server: &Arc<Server<S>>) -> u64 {
     let Settings { connections: places, idle_timeout, patience, .. } = server.settings;
-    let places = Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS)));
+    let places = Arc::new(Semaphore::new(places));
     let (mut connections, mut newcomer, mut id) = (JoinSet::new(), None, 0);
     let mut look = interval(LOOK);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -242,8 +306,14 @@ async fn accept<S: Service>(listener: &TcpListener, server: &Arc<Server<S>>) -> 
             place = Arc::clone(&places).acquire_owned(), if newcomer.is_some() => {
                 if let Some((socket, peer)) = newcomer.take() {
                     limit_unsent(&socket);
+                    let seat = place.ok().map(|place| {
+                        Seat::take(Arc::clone(&server.peers), id, place)
+                    });
                     let connection = connection::run(Arc::clone(server), socket, peer, id);
-                    connections.spawn(async { (connection.await, drop(place)).0 });
+                    connections.spawn(async {
+                        let _seat = seat;
+                        connection.await;
+                    });
                     id += 1;
                 }
             }

@@ -421,3 +421,36 @@ async fn one_way_calls_outlast_their_client() {
         None
     );
 }
+
+fn one_way() -> Vec<u8> {
+    raw::frame(&raw::message(Protocol::Binary, "note", TMessageType::OneWay, 1, |to| {
+        to.write_field_stop().unwrap();
+    }))
+}
+
+/// The one-way calls of closed connections leave the places to others, up to as many connections.
+#[tokio::test]
+async fn a_closed_connection_has_no_place_though_its_one_way_calls_are_running() {
+    let (started, mut calls) = mpsc::unbounded_channel();
+    let settings = Settings { connections: 3, patience: SHORT, ..Settings::default() };
+    let server = Server::start(Endless(started), settings).await;
+    let mut running = Vec::new();
+    for _ in 0..2 * 3 {
+        let mut socket = TcpStream::connect(server.address).await.unwrap();
+        socket.write_all(&one_way()).await.unwrap();
+        running.push(timeout(LONG, calls.recv()).await.expect("it has no place").unwrap());
+        socket.set_zero_linger().unwrap();
+    }
+    // There are as many as there can be, and none of their calls was dropped.
+    let mut next = TcpStream::connect(server.address).await.unwrap();
+    next.write_all(&call("later", 2, "never")).await.unwrap();
+    let started = timeout(Duration::from_millis(300), calls.recv()).await;
+    assert!(started.is_err(), "more connections are served than there are places");
+    for (kind, alive, mut dropped) in running {
+        assert_eq!(kind, TMessageType::OneWay);
+        drop(alive);
+        assert!(futures::poll!(Box::pin(dropped.recv())).is_pending(), "it was dropped");
+    }
+    drop(next);
+    server.stop().await;
+}
