@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use crate::connection::{self, Peer};
 use crate::memory::Memory;
 use crate::message::Limits;
-use crate::service::Service;
+use crate::service::{Answering, Service};
 use crate::socket::{Reading, Writing, limit_unsent};
 use crate::transport::{Frame, Framing, Transport};
 
@@ -44,7 +44,7 @@ type OnClosed = dyn Fn(SocketAddr, &str) + Send + Sync;
 pub struct Settings {
     /// Limits for requests and answers.
     pub limits: Limits,
-    /// Limit of calls per connection that are running, or answered but not yet written.
+    /// Limit of calls per connection that are running, or answered but not yet written. At least 1.
     pub in_flight: u32,
     /// Limit of concurrent connections. When all places are taken, the connection that has been idle
     /// for longest is closed for another one. If none has been idle for 100 ms, that one waits.
@@ -238,6 +238,7 @@ pub async fn serve<S: Service>(
     stop: CancellationToken,
 ) -> Report {
     settings.connections = settings.connections.clamp(1, Semaphore::MAX_PERMITS);
+    settings.in_flight = settings.in_flight.max(1);
     let (orders, orders_in) = unbounded();
     let (answers, mut answers_in) = mpsc::channel(INBOX);
     let peers = Arc::new(Mutex::new(Table::new(settings.connections)));
@@ -252,6 +253,7 @@ pub async fn serve<S: Service>(
 
     let (calls, faulty) = Default::default();
     let memory = Memory::new(settings.memory_each, settings.memory, settings.limits.frame);
+    let service = Answering(service);
     let server = Server { service, settings, memory, orders, answers, peers, stop, calls, faulty };
     let server = Arc::new(server);
     let connections = accept(&listener, &server).await;
