@@ -132,6 +132,7 @@ fn settings(arguments: &ServeArguments) -> Settings {
             if tee { transport.tee(move |way, frame| log(way, frame, &plain)) } else { transport }
         }),
         on_closed: Arc::new(|peer, reason| eprintln!("closed {peer}: {reason}")),
+        on_accept_error: Arc::new(|error| eprintln!("cannot accept a connection: {error}")),
         memory: (memory as usize) << 20,
         memory_each: (memory_each as usize) << 20,
         connections: connections as usize,

@@ -9,10 +9,11 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::channel::mpsc::{UnboundedSender, unbounded};
 use futures::{Sink, stream};
@@ -20,7 +21,7 @@ use stream_demux::{Attach, DemuxStreamExt, Detached, Hooks, Overflow, Recipient,
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::connection::{self, Peer};
@@ -38,6 +39,11 @@ const LOOK: Duration = Duration::from_millis(100);
 
 type Wrap = dyn Fn(Reading, Writing, &Framing) -> Transport + Send + Sync;
 type OnClosed = dyn Fn(SocketAddr, &str) + Send + Sync;
+type OnAcceptError = dyn Fn(&io::Error) + Send + Sync;
+
+/// How often the same trouble with new connections is reported: at the limit of open files, each
+/// new connection may meet it.
+const REPORT: Duration = Duration::from_secs(60);
 
 /// Settings of a server.
 #[derive(Clone)]
@@ -77,12 +83,15 @@ pub struct Settings {
     /// Called with the reason when the server closes a connection because of invalid input or a
     /// stalled client, or because others need the memory that it holds.
     pub on_closed: Arc<OnClosed>,
+    /// Called, at most once in a minute, with the error when a connection cannot be accepted. At the
+    /// limit of open files, the connection that has been idle for longest is closed.
+    pub on_accept_error: Arc<OnAcceptError>,
 }
 
 impl Default for Settings {
     /// Default limits; 1,024 calls for each of 1,000 connections; 256 MiB, of which a connection
     /// may use a quarter; 30 seconds for a frame; five minutes without a call; five seconds to
-    /// stop; framing without other stages; an `on_closed` that does nothing.
+    /// stop; framing without other stages; an `on_closed` and an `on_accept_error` that do nothing.
     ///
     /// A quarter of the memory is enough for the longest frame and its answer.
     fn default() -> Self {
@@ -97,6 +106,7 @@ impl Default for Settings {
             patience: Duration::from_secs(5),
             wrap: Arc::new(|from, to, framing| Transport::framed(from, to, framing)),
             on_closed: Arc::new(|_, _| {}),
+            on_accept_error: Arc::new(|_| {}),
         }
     }
 }
@@ -286,24 +296,45 @@ fn close_longest_idle(peers: &Peers) {
     }
 }
 
+/// Returns `true` if the process or the system has too many open files.
+fn is_out_of_files(error: &io::Error) -> bool {
+    const ENFILE: i32 = 23; // these are the same on all Unix systems
+    const EMFILE: i32 = 24;
+    cfg!(unix) && matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
+}
+
 /// Runs connections until the server stops and they have ended. Returns the number of connections.
 async fn accept<S: Service>(listener: &TcpListener, server: &Arc<Server<S>>) -> u64 {
     let Settings { connections: places, idle_timeout, patience, .. } = server.settings;
     let places = Arc::new(Semaphore::new(places));
     let (mut connections, mut newcomer, mut id) = (JoinSet::new(), None, 0);
+    let mut may_accept = true;
+    let mut reported: Option<Instant> = None;
     let mut look = interval(LOOK);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            accepted = listener.accept(), if newcomer.is_none() => match accepted {
+            accepted = listener.accept(), if newcomer.is_none() && may_accept => match accepted {
                 Ok(accepted) => {
                     newcomer = Some(accepted);
                     if places.available_permits() == 0 {
                         close_longest_idle(&server.peers);
                     }
                 }
-                // Too many open files: retry when a client may have disconnected.
-                Err(_) => sleep(Duration::from_millis(100)).await,
+                // The error remains for a while. It is tried again when a connection has ended, and
+                // at the next look.
+                Err(error) => {
+                    may_accept = false;
+                    if is_out_of_files(&error) {
+                        close_longest_idle(&server.peers);
+                    }
+                    if reported.is_none_or(|at| at.elapsed() >= REPORT) {
+                        reported = Some(Instant::now());
+                        // If it panics, the connections are served nevertheless.
+                        let report = || (server.settings.on_accept_error)(&error);
+                        let _ = catch_unwind(AssertUnwindSafe(report));
+                    }
+                }
             },
             place = Arc::clone(&places).acquire_owned(), if newcomer.is_some() => {
                 if let Some((socket, peer)) = newcomer.take() {
@@ -320,6 +351,7 @@ async fn accept<S: Service>(listener: &TcpListener, server: &Arc<Server<S>>) -> 
                 }
             }
             _ = look.tick() => {
+                may_accept = true;
                 if let Some(least) = idle_timeout {
                     close_idle(&server.peers, least);
                 }
@@ -328,7 +360,7 @@ async fn accept<S: Service>(listener: &TcpListener, server: &Arc<Server<S>>) -> 
                     close_longest_idle(&server.peers);
                 }
             }
-            Some(_) = connections.join_next() => {}
+            Some(_) = connections.join_next() => may_accept = true,
             () = server.stop.cancelled() => break,
         }
     }

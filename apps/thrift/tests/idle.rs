@@ -2,7 +2,8 @@
 
 mod common;
 
-use std::io::ErrorKind;
+use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::{Gate, LONG, Server, answer, raw};
@@ -14,6 +15,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 const CONNECTIONS: usize = 20;
+
+const SERVER: &str = env!("CARGO_BIN_EXE_thrift-demux");
 
 async fn call(socket: &mut TcpStream, name: &str) {
     let call = raw::call(Protocol::Binary, name, 1, |to| {
@@ -109,4 +112,39 @@ async fn a_connection_is_closed_when_it_makes_no_call_for_the_idle_timeout() {
     assert_eq!(answer(&mut busy).await.name, "later");
     closed(&mut busy).await;
     assert_eq!(server.stop().await.faulty, 0);
+}
+
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A server in a process of its own, which may open 64 files.
+#[cfg(unix)]
+#[tokio::test]
+async fn the_longest_idle_connection_makes_room_at_the_limit_of_open_files() {
+    let script = format!("ulimit -n 64; exec '{SERVER}' serve --listen 127.0.0.1:0");
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut server = Process(command.spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("listening on ").expect("no address").to_owned();
+    let mut idle = Vec::new();
+    for _ in 0..100 {
+        idle.push(TcpStream::connect(&address).await.unwrap());
+    }
+    let mut next = TcpStream::connect(&address).await.unwrap();
+    call(&mut next, "echo").await;
+    assert_eq!(answer(&mut next).await.name, "echo");
+    closed(&mut idle[0]).await;
+    server.0.kill().unwrap();
+    let mut errors = String::new();
+    server.0.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    let reported = errors.matches("cannot accept a connection").count();
+    assert_eq!(reported, 1, "{errors}");
 }
