@@ -366,7 +366,14 @@ impl Broker {
                 }
                 some = self.interest.next() => (channel, some),
             };
+            let removed = self.interest.removed_among(&some);
+            if !removed.is_empty() {
+                self.interest.tell_of_removed(&removed).await;
+            }
             self.apply(channel, some, &mut permissions).await?;
+            if !removed.is_empty() {
+                self.interest.tell_of_bound(removed).await;
+            }
         }
     }
 

@@ -230,6 +230,7 @@ impl Board {
         let taken_back = self.taken_back.load(Relaxed);
         totals.delivered = totals.delivered.saturating_sub(held_back + taken_back);
         totals.queued += held_back;
+        totals.discarded += taken_back;
         totals
     }
 

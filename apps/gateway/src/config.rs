@@ -63,7 +63,7 @@ pub struct Config {
     /// Maximum number of open WebSockets, and of connections for other requests
     // With other connections and files, the default needs 16,320 descriptors: less than the common
     // hard limits of 16,384 and 20,000. The soft limit is raised to it.
-    #[arg(long, value_name = "N", default_value_t = 8_000)]
+    #[arg(long, value_name = "N", default_value_t = 8_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_connections: u32,
 
     /// Keys that one WebSocket may subscribe to
@@ -177,7 +177,16 @@ impl Config {
 
     /// Refuses options that contradict each other.
     fn checked(self) -> Result<Self, clap::Error> {
-        let BrokerConfig { topic, key_header, binding, .. } = &self.broker;
+        let BrokerConfig { topic, key_header, binding, grace, expires, .. } = &self.broker;
+        if self.amqp.is_some() && grace >= expires {
+            let message = format!(
+                "--grace ({} s) must be less than --expires ({} s): the queue would expire before \
+                 the gateway consumes from it",
+                grace.as_secs_f64(),
+                expires.as_secs_f64()
+            );
+            return Err(Self::command().error(ErrorKind::ArgumentConflict, message));
+        }
         if !topic && key_header.is_none() {
             let is_pattern = |key: &&String| key.split('.').any(|word| word == "*" || word == "#");
             if let Some(pattern) = binding.iter().find(is_pattern) {

@@ -8,7 +8,8 @@
 //! 1. its binding is about to be removed, because the key has lost its last subscription;
 //! 2. the queue or the exchange was lost ([`interrupt_all`](Interest::interrupt_all)). A session
 //!    compares both with those of the last session, so a lost connection is not an interruption;
-//! 3. a message that the gateway published was not routed ([`interrupt`](Interest::interrupt)).
+//! 3. a message that the gateway published afterwards was not routed
+//!    ([`interrupt`](Interest::interrupt)).
 //!
 //! No earlier session changes a binding later: see the lock of [`crate::amqp`].
 //!
@@ -18,9 +19,10 @@
 //!
 //! When a key is bound again, the history skips a position: clients that return are told of the gap
 //! by their position ([`crate::history`]). Clients that rely on the key and are still there are
-//! told directly ([`Interruption`]). In the cases 2 and 3, the session ends, and the next one binds
-//! all wanted keys and tells the clients before it consumes. So no client hears a later message
-//! first, and one that then loads its state misses nothing.
+//! told directly ([`Interruption`]). In case 2, the session ends, and the next one binds all wanted
+//! keys and tells the clients before it consumes. So no client hears a later message first, and one
+//! that then loads its state misses nothing. In case 3, the session goes on for the sake of the other
+//! keys: the clients of the key are told before it is bound again, and told again afterwards.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -43,8 +45,7 @@ const UNBOUND: usize = 10_000;
 /// is bound to a pattern by somebody else, each message may have a new key, and they come faster
 /// than the broker answers: it takes some seconds for as many.
 const RECHECKED: usize = 1_000;
-/// A message that was published before a binding has changed arrives, or is returned, within this
-/// time.
+/// A message that was published before a binding has changed arrives within this time.
 const CERTAIN: Duration = Duration::from_secs(5);
 
 /// Tracks wanted and bound keys. The demux reports each subscription that is attached, and each
@@ -251,25 +252,62 @@ impl Interest {
         }
     }
 
-    /// Records that a message of this key, which the gateway has published, was not routed. Returns
-    /// `true` if the queue should have been bound to the key.
-    pub fn interrupt(&self, key: &str) -> bool {
+    /// Records that a message of this key, which the gateway has published then, was not routed. If
+    /// the queue should have been bound to the key, it is bound again.
+    pub fn interrupt(&self, key: &str, published: Instant) {
         let keys = &mut *self.keys.lock();
-        let is_wrong = match keys.bindings.get_key_value(key) {
-            Some((key, Binding::Bound { since })) if since.elapsed() > CERTAIN => Some(key.clone()),
-            _ => None,
+        let key = match keys.bindings.get_key_value(key) {
+            Some((key, Binding::Bound { since })) if *since <= published => Key::clone(key),
+            _ => return,
         };
-        if let Some(key) = &is_wrong {
-            keys.bindings.insert(Key::clone(key), Binding::Unknown);
-            keys.number += 1;
-            if let Some(history) = &self.board.history {
-                history.uncover(key);
-            }
-            if let Interrupted::Some(interrupted) = &mut keys.interrupted {
-                interrupted.insert(Key::clone(key));
-            }
+        keys.bindings.insert(Key::clone(&key), Binding::Unknown);
+        keys.number += 1;
+        if let Some(history) = &self.board.history {
+            history.uncover(&key);
         }
-        is_wrong.is_some()
+        if let Interrupted::Some(interrupted) = &mut keys.interrupted {
+            interrupted.insert(Key::clone(&key));
+        }
+        self.mark_unsure(keys, key, None);
+    }
+
+    /// Returns those of the keys whose bindings were removed, and whose clients are to be told.
+    pub fn removed_among(&self, changes: &[Change]) -> HashSet<Key> {
+        let keys = self.keys.lock();
+        let Interrupted::Some(interrupted) = &keys.interrupted else { return HashSet::new() };
+        let removed = changes.iter().filter(|(key, ..)| interrupted.contains(key));
+        removed.map(|(key, ..)| Key::clone(key)).collect()
+    }
+
+    /// Tells the clients of keys that are about to be bound again: so they hear no later message
+    /// first. They are told once more when the keys are bound, by this session or the next one.
+    pub async fn tell_of_removed(&self, removed: &HashSet<Key>) {
+        let number = {
+            let keys = &mut *self.keys.lock();
+            keys.number += 1;
+            keys.number - 1
+        };
+        self.tell_of(Interrupted::Some(removed.clone()), number).await;
+    }
+
+    /// Tells the clients of keys that are bound again: if they have loaded their state before, they
+    /// may have missed messages since then.
+    pub async fn tell_of_bound(&self, removed: HashSet<Key>) {
+        let number = {
+            let keys = &mut *self.keys.lock();
+            if let Interrupted::Some(interrupted) = &mut keys.interrupted {
+                interrupted.retain(|key| !removed.contains(key));
+            }
+            keys.number
+        };
+        self.tell_of(Interrupted::Some(removed), number).await;
+    }
+
+    async fn tell_of(&self, keys: Interrupted, number: u64) {
+        let (told, done) = oneshot::channel();
+        let cause = Cause::Gap { number, told };
+        let _ = self.interruptions.send(Interruption { keys, cause });
+        let _ = done.await; // fails only when the gateway stops
     }
 
     /// Returns `true` if the queue is known to be bound to this key.
@@ -281,8 +319,7 @@ impl Interest {
     /// Called when the wanted keys are bound, and before messages are consumed. Tells the clients
     /// of keys that were interrupted.
     pub async fn tell(&self) {
-        let (told, done) = oneshot::channel();
-        {
+        let (interrupted, number) = {
             let keys = &mut *self.keys.lock();
             let none = Interrupted::Some(HashSet::new());
             if keys.interrupted == none {
@@ -291,12 +328,9 @@ impl Interest {
             if let Some(history) = self.board.history.as_ref().filter(|_| !self.follows) {
                 history.cover_all();
             }
-            let number = keys.number;
-            let keys = std::mem::replace(&mut keys.interrupted, none);
-            let cause = Cause::Gap { number, told };
-            let _ = self.interruptions.send(Interruption { keys, cause });
-        }
-        let _ = done.await; // fails only when the gateway stops
+            (std::mem::replace(&mut keys.interrupted, none), keys.number)
+        };
+        self.tell_of(interrupted, number).await;
     }
 
     /// Returns some keys whose bindings may not match.
@@ -800,18 +834,52 @@ mod tests {
         assert!(interest.tell().now_or_never().is_none(), "the demux task has to answer");
         assert_eq!(interruptions.try_recv().unwrap().keys, Interrupted::All);
         assert!(!interest.has_all("tea", at) && interest.has_all("tea", interest.last("tea")));
+    }
 
-        let at = interest.last("tea");
-        assert!(!interest.interrupt("tea"), "it may have been published before the key was bound");
-        let since = Instant::now().checked_sub(2 * CERTAIN).unwrap();
-        let bound = Binding::Bound { since };
-        interest.keys.lock().bindings.insert(Key::clone(&tea), bound);
-        assert!(interest.interrupt("tea") && !interest.interrupt("other"));
-        assert!(!interest.has_all("tea", at) && interest.has_all("mate", interest.last("mate")));
-        interest.unfollow();
+    #[test]
+    fn clients_of_a_key_whose_binding_was_removed_are_told_before_and_after_it_is_bound_again() {
+        let ((interest, mut interruptions), tea) = (interest(), Key::from("tea"));
+        interest.want(&tea);
+        interest.want(&"mate".into());
         interest.start();
-        let interrupted = Interrupted::Some(HashSet::from([Key::clone(&tea)]));
-        assert_eq!(interruptions.try_recv().unwrap().keys, interrupted);
+        interruptions.try_recv().unwrap(); // the first session
+        let at = interest.last("tea");
+        let before = Instant::now().checked_sub(CERTAIN).unwrap();
+        interest.interrupt("tea", before);
+        interest.interrupt("other", Instant::now());
+        assert!(interest.has_all("tea", at), "it was published before the key was bound");
+        assert_eq!(interest.next_now(), None);
+
+        interest.interrupt("tea", Instant::now());
+        assert!(!interest.has_all("tea", at) && interest.has_all("mate", interest.last("mate")));
+        let changes = interest.next_now().unwrap();
+        assert_eq!(changes, [(Key::clone(&tea), true, true)]);
+        let removed = interest.removed_among(&changes);
+        assert_eq!(removed, HashSet::from([Key::clone(&tea)]));
+        let mut told = || {
+            let Interruption { keys, cause } = interruptions.try_recv().unwrap();
+            assert_eq!(keys, Interrupted::Some(HashSet::from([Key::clone(&tea)])));
+            let Cause::Gap { number, .. } = cause else { panic!("it is a gap") };
+            number
+        };
+        assert!(interest.tell_of_removed(&removed).now_or_never().is_none());
+        let first = told();
+        // The session ends before the key is bound, or goes on.
+        interest.unfollow();
+        let changes = interest.again(&interest.follow());
+        interest.changed(changes);
+        assert!(interest.tell().now_or_never().is_none());
+        assert!(first < told(), "a client that was told is told again");
+        interest.interrupt("tea", Instant::now());
+        let changes = interest.next_now().unwrap();
+        let removed = interest.removed_among(&changes);
+        assert!(interest.tell_of_removed(&removed).now_or_never().is_none());
+        let first = told();
+        interest.changed(changes);
+        assert!(interest.tell_of_bound(removed).now_or_never().is_none());
+        assert!(first < told());
+        assert_eq!(interest.tell().now_or_never(), Some(()), "nothing is left to be told");
+        assert!(interest.has_all("tea", interest.last("tea")));
     }
 
     #[test]

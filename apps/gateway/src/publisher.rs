@@ -26,7 +26,7 @@ use lapin::options::BasicPublishOptions;
 use lapin::protocol::AMQPSoftError;
 use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionStatus, Event};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use crate::amqp::{Broker, CLOSE_TIMEOUT, PUBLISHING, TIMEOUT, gone, table};
@@ -104,6 +104,7 @@ struct Lane {
 struct Sent {
     key: String,
     lane: String,
+    published: Instant,
     result: lapin::Result<Confirmation>,
     answer: oneshot::Sender<Result<(), PublishError>>,
 }
@@ -261,7 +262,8 @@ impl<'a> Desk<'a> {
     }
 
     /// Answers a post.
-    fn answer(&mut self, Sent { key, lane: name, result, answer }: Sent) -> lapin::Result<()> {
+    fn answer(&mut self, sent: Sent) -> lapin::Result<()> {
+        let Sent { key, lane: name, published, result, answer } = sent;
         let lane =
             self.lanes.get_mut(&name).expect("lanes stay until their messages are confirmed");
         lane.unconfirmed -= 1;
@@ -273,9 +275,9 @@ impl<'a> Desk<'a> {
                 // lapin may attach it to the confirmation of another message.
                 if let Confirmation::Ack(Some(returned)) | Confirmation::Nack(Some(returned)) =
                     &confirmation
-                    && self.broker.interest.interrupt(returned.delivery.routing_key.as_str())
                 {
-                    lost = Some(gone("a binding was removed"));
+                    let key = returned.delivery.routing_key.as_str();
+                    self.broker.interest.interrupt(key, published);
                 }
                 if confirmation.is_ack() { Ok(()) } else { Err(PublishError::Rejected) }
             }
@@ -367,6 +369,7 @@ async fn publish(broker: &Broker, on: Channel, lane: String, request: Request) -
         properties = properties.with_headers(table([(header.as_str(), key.as_str())]));
     }
     // The broker returns the message if the binding of its key was removed by somebody else.
+    let published = Instant::now();
     let mandatory = broker.interest.is_bound(&key);
     let options = BasicPublishOptions { mandatory, ..Default::default() };
     let exchange = config.exchange.as_str().into();
@@ -376,5 +379,5 @@ async fn publish(broker: &Broker, on: Channel, lane: String, request: Request) -
         Ok(confirm) => confirm.await,
         Err(error) => Err(error),
     };
-    Sent { key, lane, result, answer }
+    Sent { key, lane, published, result, answer }
 }

@@ -79,11 +79,16 @@ pub async fn settle(
             if runs.given_up.remove(&tag) {
                 continue; // acknowledged before
             }
+            if board.is_draining() && matches!(verdict, Verdict::Lost | Verdict::Repeat) {
+                // The client gets it from the next gateway. The broker returns all of them when the
+                // channel ends, in their order: a quorum queue would put each that is returned alone
+                // behind all others.
+                board.requeued.inc();
+                continue;
+            }
             runs.close(tag);
             let requeue = match verdict {
-                Verdict::Acknowledge => None,
-                // When the gateway stops, the client gets it from the next one.
-                Verdict::Lost => board.is_draining().then_some(true),
+                Verdict::Acknowledge | Verdict::Lost => None,
                 Verdict::Repeat => Some(true),
                 Verdict::Refuse => Some(false),
             };
