@@ -71,6 +71,11 @@ impl Frames {
         Self { longest, length: None, room: 0, frame: Vec::new() }
     }
 
+    /// Returns how much has been received of the frame.
+    pub(crate) fn received(&self) -> usize {
+        self.frame.len()
+    }
+
     /// Makes room for so many bytes of the frame whose length was returned.
     pub(crate) fn make_room(&mut self, bytes: usize) {
         self.room = bytes;

@@ -12,19 +12,22 @@
 //!    holder uses a reserve that is enough for any frame. A frame that holds shared room does not
 //!    wait for longer than the stall time-out (`transport`).
 //! 5. An answer that is longer than its call never waits, because it exists already: it gets room
-//!    from a part reserved for answers, which is shared by rule 3, or the call is refused. Before an
-//!    answer is refused, connections that hold more and whose clients have read nothing for
-//!    [`PAUSE`] are closed, the greediest first, until there is room.
-//! 6. Each connection has [`OWN`] bytes that no other connection can use. Small calls continue when
+//!    from a part reserved for answers, which is shared by rule 3, or the call is refused.
+//! 6. Before an answer is refused, and while a frame waits for room, connections that hold more are
+//!    closed if they wait for their clients: the client has read nothing, or has sent next to
+//!    nothing of a frame, for [`PAUSE`]. The greediest is first.
+//! 7. Each connection has [`OWN`] bytes that no other connection can use. Small calls continue when
 //!    the shared room is used up.
 
 use std::collections::HashMap;
 use std::io;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::shares::Shares;
@@ -41,9 +44,12 @@ const ANSWER: usize = 1024;
 /// MiB for a thousand connections.
 pub(crate) const OWN: usize = 64 * 1024;
 
+/// How much of a frame must arrive in a [`PAUSE`]: 64 KB in a second.
+pub(crate) const LITTLE: usize = 16 * 1024;
+
 /// How long a client must have read nothing before its connection is closed in favour of others. A
 /// client that reads makes progress once in a round trip, which is rarely as long.
-const PAUSE: Duration = Duration::from_millis(250);
+pub(crate) const PAUSE: Duration = Duration::from_millis(250);
 
 /// Returns what a call of `length` bytes is charged: for itself and an answer of the same length.
 const fn charge(length: usize) -> usize {
@@ -73,53 +79,81 @@ struct All {
     /// The holder of the only permit has the reserve of calls, which is not part of `calls`.
     turn: Arc<Semaphore>,
     accounts: AtomicU64,
-    readers: Mutex<HashMap<u64, Arc<Reader>>>,
+    clients: Mutex<HashMap<u64, Arc<Client>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl All {
-    fn readers(&self) -> MutexGuard<'_, HashMap<u64, Arc<Reader>>> {
-        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn clients(&self) -> MutexGuard<'_, HashMap<u64, Arc<Client>>> {
+        lock(&self.clients)
     }
 
-    /// Takes room for an answer. If there is none, closes greedier connections whose clients do not
-    /// read. What they hold is about to be freed.
+    /// Takes room for an answer. If there is none, makes room.
     fn try_answer(&self, id: u64, more: usize) -> bool {
-        if self.answers.try_take(id, more) {
-            return true;
+        while !self.answers.try_take(id, more) {
+            if !self.make_room(&self.answers, id, more) {
+                return false;
+            }
         }
-        for other in self.answers.greedier(id, more) {
-            let reader = self.readers().get(&other).cloned();
-            if let Some(reader) = reader.filter(|reader| reader.has_paused(PAUSE)) {
+        true
+    }
+
+    /// Waits for room for a part of a frame, and makes room when it is possible.
+    async fn take_calls(&self, id: u64, more: usize) {
+        if self.calls.try_take(id, more) {
+            return;
+        }
+        let mut taken = pin!(self.calls.take(id, more));
+        self.make_room(&self.calls, id, more);
+        while timeout(PAUSE, &mut taken).await.is_err() {
+            self.make_room(&self.calls, id, more);
+        }
+    }
+
+    /// Closes the greediest connection that has been waiting for its client, unless none of these
+    /// holds more than the one that needs room. What it holds is about to be freed.
+    fn make_room(&self, shares: &Shares, id: u64, more: usize) -> bool {
+        for other in shares.greedier(id, more) {
+            let client = self.clients().get(&other).cloned();
+            let Some(client) = client else { continue };
+            if let Some(reason) = client.paused(PAUSE) {
+                client.end(io::ErrorKind::QuotaExceeded, reason.to_owned());
+                self.calls.write_off(other);
                 self.answers.write_off(other);
-                let reason = "the client read no answers while others needed their memory";
-                reader.end(io::ErrorKind::QuotaExceeded, reason.to_owned());
-                if self.answers.try_take(id, more) {
-                    return true;
-                }
+                return true;
             }
         }
         false
     }
 }
 
-/// Whether a client reads its answers.
+/// What a connection waits for its client to do.
 #[derive(Debug, Default)]
-struct Reader {
+struct Client {
     /// Since when nothing could be written, while something is to be.
     blocked: Mutex<Option<Instant>>,
+    /// Since when little has arrived of a frame that has arrived in part.
+    awaited: Mutex<Option<Instant>>,
     /// Why the connection is to be closed.
     reason: OnceLock<(io::ErrorKind, String)>,
     /// Cancelled when there is a reason.
     ended: CancellationToken,
 }
 
-impl Reader {
-    fn blocked(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.blocked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn has_paused(&self, least: Duration) -> bool {
-        self.blocked().is_some_and(|since| since.elapsed() >= least)
+impl Client {
+    /// Returns what the connection has been waiting for, as the reason to close it.
+    fn paused(&self, least: Duration) -> Option<&'static str> {
+        let has = |since: Instant| since.elapsed() >= least;
+        if lock(&self.blocked).is_some_and(has) {
+            Some("the client read no answers while others needed their memory")
+        } else if lock(&self.awaited).is_some_and(has) {
+            Some("the client sent hardly any of a frame while others needed its memory")
+        } else {
+            None
+        }
     }
 
     /// Closes the connection, unless it is being closed for another reason.
@@ -140,12 +174,13 @@ struct Rooms {
     calls: Semaphore,
     answers: AtomicUsize,
     all: Arc<All>,
-    reader: Arc<Reader>,
+    client: Arc<Client>,
 }
 
 impl Drop for Rooms {
     fn drop(&mut self) {
-        self.all.readers().remove(&self.id);
+        self.all.clients().remove(&self.id);
+        self.all.calls.forget(self.id);
         self.all.answers.forget(self.id);
     }
 }
@@ -165,7 +200,7 @@ impl Memory {
             answers: Shares::new(answers),
             turn: Arc::new(Semaphore::new(1)),
             accounts: AtomicU64::new(0),
-            readers: Mutex::default(),
+            clients: Mutex::default(),
         };
         Self { all: Arc::new(all), each, longest }
     }
@@ -178,15 +213,15 @@ impl Memory {
     pub(crate) fn account(&self) -> Account {
         let (calls, answers) = divide(self.each);
         let id = self.all.accounts.fetch_add(1, Relaxed);
-        let reader = Arc::<Reader>::default();
-        self.all.readers().insert(id, Arc::clone(&reader));
+        let client = Arc::<Client>::default();
+        self.all.clients().insert(id, Arc::clone(&client));
         Account(Arc::new(Rooms {
             id,
             own: Semaphore::new(OWN),
             calls: Semaphore::new(calls),
             answers: AtomicUsize::new(answers),
             all: Arc::clone(&self.all),
-            reader,
+            client,
         }))
     }
 }
@@ -194,23 +229,28 @@ impl Memory {
 impl Account {
     /// Notes whether bytes are to be written to the client, but cannot be.
     pub(crate) fn set_blocked(&self, is_blocked: bool) {
-        *self.0.reader.blocked() = is_blocked.then(Instant::now);
+        *lock(&self.0.client.blocked) = is_blocked.then(Instant::now);
+    }
+
+    /// Notes whether more of a frame is awaited, but little of it arrives.
+    pub(crate) fn set_awaited(&self, is_awaited: bool) {
+        *lock(&self.0.client.awaited) = is_awaited.then(Instant::now);
     }
 
     /// Closes the connection because its client has read nothing `within` this time.
     pub(crate) fn end_stalled(&self, within: Duration) {
         let reason = format!("the client read no answers for {within:?}");
-        self.0.reader.end(io::ErrorKind::TimedOut, reason);
+        self.0.client.end(io::ErrorKind::TimedOut, reason);
     }
 
     /// Is cancelled when the connection is to be closed because the client does not read.
     pub(crate) fn ended(&self) -> &CancellationToken {
-        &self.0.reader.ended
+        &self.0.client.ended
     }
 
     /// Returns the reason as an error, after [`Self::ended`] was cancelled.
     pub(crate) fn end_error(&self) -> io::Error {
-        match self.0.reader.reason.get() {
+        match self.0.client.reason.get() {
             Some((kind, reason)) => io::Error::new(*kind, reason.clone()),
             None => io::ErrorKind::Other.into(),
         }
@@ -228,7 +268,7 @@ impl Account {
                 keep(permit);
                 (first, 0)
             }
-            () = all.calls.take(*id, first) => (0, first),
+            () = all.take_calls(*id, first) => (0, first),
         };
         keep(mine);
         let rooms = Arc::clone(&self.0);
@@ -295,7 +335,7 @@ impl Held {
         let more = step - self.of_all;
         tokio::select! {
             biased;
-            () = all.calls.take(*id, more) => {
+            () = all.take_calls(*id, more) => {
                 self.of_all += more;
                 own.add_permits(self.of_own);
                 self.of_own = 0;
@@ -367,6 +407,11 @@ mod tests {
     const EACH: usize = 1 << 20;
     const ALL: usize = 4 << 20;
 
+    /// For its timers. Nothing runs on it, so that no future yields because of a budget.
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap()
+    }
+
     fn memory() -> Memory {
         Memory::new(EACH, ALL, usize::MAX)
     }
@@ -393,6 +438,8 @@ mod tests {
 
     #[test]
     fn the_longest_frame_has_room_and_a_second_waits_for_it() {
+        let runtime = runtime();
+        let _timers = runtime.enter();
         let memory = memory();
         let account = memory.account();
         let first = whole(&account, memory.longest())
@@ -408,6 +455,8 @@ mod tests {
 
     #[test]
     fn a_cancelled_wait_holds_nothing() {
+        let runtime = runtime();
+        let _timers = runtime.enter();
         let memory = memory();
         let accounts = [(); 8].map(|()| memory.account());
         let held = accounts.each_ref().map(|of| whole(of, memory.longest()).now_or_never());
@@ -423,6 +472,8 @@ mod tests {
 
     #[test]
     fn an_announced_length_holds_only_room_of_its_connection() {
+        let runtime = runtime();
+        let _timers = runtime.enter();
         let memory = memory();
         let accounts = [(); 100].map(|()| memory.account());
         let announced = accounts.each_ref().map(|of| of.hold(memory.longest()).now_or_never());
@@ -438,6 +489,8 @@ mod tests {
     /// another.
     #[test]
     fn half_read_frames_finish_in_turn() {
+        let runtime = runtime();
+        let _timers = runtime.enter();
         let memory = memory();
         let accounts = [(); 20].map(|()| memory.account());
         let frames = accounts.each_ref().map(|of| Box::pin(whole(of, memory.longest())));
@@ -461,6 +514,8 @@ mod tests {
 
     #[test]
     fn small_calls_continue_when_the_shared_room_is_used_up() {
+        let runtime = runtime();
+        let _timers = runtime.enter();
         let memory = memory();
         let mut greedy = Vec::new();
         for _ in 0..40 {
@@ -479,6 +534,8 @@ mod tests {
 
     #[test]
     fn an_answer_holds_its_length_instead_of_its_call() {
+        let runtime = runtime();
+        let _timers = runtime.enter();
         let memory = memory();
         let account = memory.account();
         let mut held = whole(&account, 100_000).now_or_never().unwrap();
@@ -497,6 +554,8 @@ mod tests {
     /// The turn is given back as soon as an answer needs less.
     #[test]
     fn a_short_answer_gives_the_turn_back() {
+        let runtime = runtime();
+        let _timers = runtime.enter();
         let memory = memory();
         let first = memory.account();
         let share = whole(&first, memory.longest()).now_or_never().unwrap();
@@ -515,6 +574,8 @@ mod tests {
     /// answers.
     #[test]
     fn a_waiting_frame_takes_no_room_from_answers() {
+        let runtime = runtime();
+        let _timers = runtime.enter();
         let memory = memory();
         let account = memory.account();
         let mut held = whole(&account, memory.longest()).now_or_never().unwrap();
@@ -526,6 +587,8 @@ mod tests {
     }
     #[test]
     fn a_greedy_client_that_does_not_read_makes_room_for_an_answer() {
+        let runtime = runtime();
+        let _timers = runtime.enter();
         let memory = memory();
         let accounts = [(); 30].map(|()| memory.account());
         let mut greedy = Vec::new();
@@ -547,7 +610,7 @@ mod tests {
         assert!(!held.answer(60_000));
         let long_ago = Instant::now().checked_sub(2 * PAUSE);
         for account in &accounts[3..5] {
-            *account.0.reader.blocked() = long_ago;
+            *lock(&account.0.client.blocked) = long_ago;
         }
         assert!(
             held.answer(60_000),
@@ -556,6 +619,29 @@ mod tests {
         let closed = accounts.each_ref().map(|of| of.ended().is_cancelled());
         assert!(closed[3] != closed[4], "one is enough, and both hold as much");
         assert_eq!(closed.iter().filter(|closed| **closed).count(), 1);
+        drop((greedy, held));
+        let last = accounts.into_iter().last().unwrap(); // the others are dropped
+        assert!(all_released(&last));
+    }
+    #[test]
+    fn a_greedy_client_that_does_not_send_makes_room_for_a_frame() {
+        let runtime = runtime();
+        let _timers = runtime.enter();
+        let memory = memory();
+        let accounts = [(); 30].map(|()| memory.account());
+        let greedy = [200_000, 60_000]
+            .map(|length| accounts.each_ref().map(|of| whole(of, length).now_or_never()));
+        assert!(greedy[1][29].is_none());
+        let next = memory.account();
+        for account in &accounts {
+            account.set_awaited(true); // just now
+        }
+        assert!(whole(&next, 100_000).now_or_never().is_none());
+        *lock(&accounts[0].0.client.awaited) = Instant::now().checked_sub(2 * PAUSE);
+        let held = whole(&next, 100_000).now_or_never().expect("it waits for the first");
+        let closed = accounts.iter().filter(|of| of.ended().is_cancelled()).count();
+        assert_eq!(closed, 1);
+        assert!(accounts[0].ended().is_cancelled());
         drop((greedy, held));
         let last = accounts.into_iter().last().unwrap(); // the others are dropped
         assert!(all_released(&last));

@@ -101,6 +101,11 @@ impl State {
         }
         self.free += bytes;
         self.set_held(id, |held| held - bytes);
+        self.grant()
+    }
+
+    /// Takes what fits now for waiters.
+    fn grant(&mut self) -> Vec<oneshot::Sender<()>> {
         let mut granted = Vec::new();
         while let Some(&(_, ticket)) = self.queue.first().filter(|(need, _)| *need <= self.free) {
             let Some(waiter) = self.dequeue(ticket) else { break };
@@ -170,14 +175,20 @@ impl Shares {
         greedier.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Frees what a holder has taken in advance: it is about to give it back. It gets nothing more.
-    /// It must not be waiting.
+    /// Frees what a holder has taken in advance: it is about to give it back. It gets nothing more,
+    /// and does not wait any more.
     pub(crate) fn write_off(&self, id: u64) {
         let mut state = self.lock();
+        let waiting = state.holders.get(&id).map_or(Vec::new(), |holder| holder.waiting.clone());
+        let dropped = waiting.into_iter().map(|ticket| state.dequeue(ticket)).collect::<Vec<_>>();
         if let Some(holder) = state.holders.remove(&id) {
             state.free += holder.held;
         }
         state.written_off.insert(id);
+        let granted = state.grant();
+        drop(state);
+        drop(dropped); // wakes them
+        send(granted);
     }
 
     /// Forgets a holder that has given everything back.
@@ -191,10 +202,14 @@ impl Shares {
             return;
         }
         let granted = self.lock().release(id, bytes);
-        for waiter in granted {
-            // A waiter that has just been dropped gives its room back itself.
-            let _ = waiter.send(());
-        }
+        send(granted);
+    }
+}
+
+fn send(granted: Vec<oneshot::Sender<()>>) {
+    for waiter in granted {
+        // A waiter that has just been dropped gives its room back itself.
+        let _ = waiter.send(());
     }
 }
 
@@ -317,6 +332,22 @@ mod tests {
         shares.forget(1);
         shares.release(2, 20);
         shares.release(3, 18);
+        assert!(shares.is_unused(100));
+    }
+    #[test]
+    fn what_is_written_off_is_granted_to_those_that_wait() {
+        let shares = Shares::new(100);
+        assert!(shares.try_take(1, 30));
+        let mut more = pin!(shares.take(1, 10));
+        let mut other = pin!(shares.take(2, 25));
+        assert!((&mut more).now_or_never().is_none());
+        assert!((&mut other).now_or_never().is_none());
+        shares.write_off(1);
+        assert!((&mut other).now_or_never().is_some());
+        assert!((&mut more).now_or_never().is_some(), "it waits without end");
+        shares.release(1, 40);
+        shares.forget(1);
+        shares.release(2, 25);
         assert!(shares.is_unused(100));
     }
 }

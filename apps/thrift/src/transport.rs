@@ -21,7 +21,7 @@ use tokio_util::bytes::Bytes;
 use tokio_util::codec::FramedRead;
 
 use crate::frame::{Frames, Part, Writer};
-use crate::memory::{Account, Held};
+use crate::memory::{Account, Held, LITTLE, PAUSE};
 use crate::message::Limits;
 
 /// A frame, with the memory and the permit that a server holds for it until it is answered or
@@ -160,6 +160,26 @@ async fn spend<T>(left: &mut Duration, work: impl Future<Output = T>) -> Option<
     done.ok()
 }
 
+/// Reads the next part of a frame, and notes when little of it arrives.
+async fn next_part<R: AsyncRead + Unpin>(
+    parts: &mut FramedRead<R, Frames>,
+    account: &Account,
+) -> io::Result<Option<Part>> {
+    let mut is_awaited = false;
+    loop {
+        let before = parts.decoder().received();
+        let part = timeout(PAUSE, parts.try_next()).await;
+        let has_paused = part.is_err() && parts.decoder().received() < before + LITTLE;
+        if has_paused != is_awaited {
+            account.set_awaited(has_paused);
+            is_awaited = has_paused;
+        }
+        if let Ok(part) = part {
+            return part;
+        }
+    }
+}
+
 fn too_slow(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, what)
 }
@@ -189,7 +209,7 @@ async fn next_frame<R: AsyncRead + Unpin>(
     let mut for_memory = *within;
     loop {
         parts.decoder_mut().make_room(held.room());
-        let part = spend(&mut for_bytes, parts.try_next()).await.ok_or_else(|| {
+        let part = spend(&mut for_bytes, next_part(parts, account)).await.ok_or_else(|| {
             too_slow(format!("a frame of {length} bytes took longer than {within:?}"))
         })?;
         match part? {

@@ -154,3 +154,30 @@ async fn answers_that_are_not_read_leave_memory_to_the_answers_of_others() {
     drop((sockets, healthy));
     server.stop().await;
 }
+
+/// Those that are in the way, because they hold most and neither read nor send, are closed when a
+/// frame waits for memory.
+#[tokio::test]
+async fn frames_do_not_wait_for_the_memory_of_clients_that_do_not_go_on() {
+    let echo = raw::call(Protocol::Binary, "echo", 1, |to| raw::string(to, 1, &"x".repeat(MIB)));
+    let mut half = u32::try_from(MIB).unwrap().to_be_bytes().to_vec();
+    half.resize(MIB / 2, 0x80);
+    for (bytes, expected) in [
+        (echo.repeat(20), "the client read no answers while others needed their memory"),
+        (half, "the client sent hardly any of a frame while others needed its memory"),
+    ] {
+        let (closed, mut reasons) = mpsc::unbounded_channel();
+        let on_closed = Arc::new(move |_, reason: &str| closed.send(reason.to_owned()).unwrap());
+        let server = Server::start(example(), Settings { on_closed, ..small() }).await;
+        let sockets = send_to(&server, 20, &bytes).await;
+        let healthy = client(&server).await;
+        for _ in 0..10 {
+            assert_eq!(healthy.echo("x".repeat(100_000)).await.unwrap().len(), 100_000);
+        }
+        while let Ok(reason) = reasons.try_recv() {
+            assert_eq!(reason, expected);
+        }
+        drop(sockets);
+        server.stop().await;
+    }
+}
