@@ -12,29 +12,28 @@ pub(crate) const SEPARATOR: char = ':';
 
 /// Answers requests. [`demo::Serve`](crate::demo::Serve) implements it for the service of the IDL.
 pub trait Service: Send + Sync + 'static {
-    /// Returns the answer, made with [`Request::answer`], or `None` for a one-way call. If a call
-    /// gets no answer, or an empty one, the client gets an exception.
+    /// Returns the answer, made with [`Request::answer`], or `None` for a one-way method: Apache's Go
+    /// library sends its calls like any others, and reads no answer. If the answer is empty, the client
+    /// gets an exception.
     ///
     /// If the client disconnects, this future is dropped, except for a one-way call.
     fn call(&self, request: Request) -> impl Future<Output = Result<Option<Bytes>, Error>> + Send;
 }
 
-/// A service that returns an error if there is no answer to a call. The client would wait for one
-/// until its deadline, or close the connection because of an empty frame.
+/// A service that returns an error instead of an empty answer, for which the client would close the
+/// connection.
 #[derive(Debug)]
 pub(crate) struct Answering<S>(pub(crate) S);
 
 impl<S: Service> Service for Answering<S> {
     async fn call(&self, request: Request) -> Result<Option<Bytes>, Error> {
-        let is_call = request.message.kind == TMessageType::Call;
         let name = request.message.name.clone();
         let answer = self.0.call(request).await?;
-        let missing = match &answer {
-            None if is_call => format!("{name:.64} gives no answer; is it a one-way method?"),
-            Some(frame) if frame.is_empty() => format!("the answer of {name:.64} is empty"),
-            _ => return Ok(answer),
-        };
-        Err(Error::Refused(ApplicationErrorKind::MissingResult, missing))
+        if answer.as_ref().is_some_and(Bytes::is_empty) {
+            let what = format!("the answer of {name:.64} is empty");
+            return Err(Error::Refused(ApplicationErrorKind::MissingResult, what));
+        }
+        Ok(answer)
     }
 }
 
