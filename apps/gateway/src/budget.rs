@@ -14,6 +14,8 @@ const PART: usize = 8;
 pub struct Budget {
     most: usize,
     used: AtomicUsize,
+    /// Copies of messages that wait for clients.
+    pub copies: AtomicUsize,
     waiting: AtomicWaker,
 }
 
@@ -25,7 +27,8 @@ pub struct Charge {
 
 impl Budget {
     pub fn new(most: usize) -> Self {
-        Self { most, used: AtomicUsize::new(0), waiting: AtomicWaker::new() }
+        let (used, copies) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { most, used, copies, waiting: AtomicWaker::new() }
     }
 
     pub fn charge(self: &Arc<Self>, bytes: usize) -> Charge {

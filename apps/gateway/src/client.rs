@@ -748,4 +748,37 @@ mod tests {
             );
         }
     }
+    /// Each client has no more than its share waiting, but there are many of them.
+    #[tokio::test]
+    async fn messages_that_wait_for_the_latest_value_take_no_more_than_half_of_the_prefetch() {
+        const CLIENTS: usize = 48;
+        let site = Site::start(&["--amqp", "amqp://127.0.0.1", "--prefetch", "64"]).await;
+        let mut clients = Vec::new();
+        for client in 0..CLIENTS {
+            let key = format!("key {client}");
+            let request = json!({ "type": "subscribe", "key": key, "latest": true, "rate": 1 });
+            let mut client = site.subscriber(request).await;
+            until(&mut client, "subscribed").await;
+            clients.push(client);
+        }
+        let (fates, mut received) = mpsc::unbounded_channel();
+        for tag in 0..2 * CLIENTS {
+            let delivery = Some(Delivery::new(tag as u64, false, fates.clone()));
+            site.deliver(&format!("key {}", tag % CLIENTS), delivery).await;
+        }
+        // The first of each was sent, and the second waits a second for its turn.
+        for _ in 0..2 * CLIENTS - 33 {
+            let fate = timeout(Duration::from_secs(60), received.recv()).await.expect("a fate");
+            assert_eq!(fate.map(|fate| fate.verdict), Some(Verdict::Acknowledge));
+        }
+        assert!(site.gateway.board.totals().queued > 0);
+        drop(clients);
+        site.until_connected(0).await;
+        let gone = async {
+            while site.gateway.budget.copies.load(Relaxed) > 0 {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(Duration::from_secs(60), gone).await.expect("nothing is counted any more");
+    }
 }

@@ -58,8 +58,9 @@ impl Share {
     }
 
     /// Subscriptions to the latest value give up messages beyond this number.
-    pub fn most_latest(self, most_latest: usize) -> Self {
-        Self { most_latest, ..self }
+    pub fn most_latest(mut self, most_latest: usize) -> Self {
+        self.most_latest = most_latest;
+        self
     }
 
     /// Counts a time in which the input was blocked by this client.
@@ -97,6 +98,7 @@ impl Share {
     fn add(&self, size: usize) {
         self.messages.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(size, Ordering::Relaxed);
+        self.budget.copies.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns how many messages may be sent and not flushed. They count as waiting.
@@ -109,7 +111,15 @@ impl Share {
         if message.counts() {
             self.messages.fetch_sub(1, Ordering::Relaxed);
             self.bytes.fetch_sub(message.size(), Ordering::Relaxed);
+            self.budget.copies.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+}
+
+/// What waited for the client when its connection ended waits no more.
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.budget.copies.fetch_sub(*self.messages.get_mut(), Ordering::Relaxed);
     }
 }
 
@@ -323,9 +333,12 @@ impl Terms {
     }
 
     /// Returns `true` if more messages wait for the client than may, the one included that is about
-    /// to be sent by this subscription to the latest value.
+    /// to be sent by this subscription to the latest value; or more for all clients than half of
+    /// what the broker delivers, which is 64 times as much.
     pub fn has_too_many(&self) -> bool {
-        self.share.messages.load(Ordering::Relaxed) > self.share.most_latest
+        let Share { most_latest, messages, budget, .. } = &*self.share;
+        messages.load(Ordering::Relaxed) > *most_latest
+            || budget.copies.load(Ordering::Relaxed) > most_latest.saturating_mul(32)
     }
 
     /// Gives up a message, which waits on.
