@@ -75,8 +75,8 @@ pin_project! {
     /// `poll` panics
     ///
     /// * if the future has completed;
-    /// * if an earlier poll has panicked, because a key function, a hook, a sink, a stream, a trait of
-    ///   a key or an item, or the waker of the task did: the future can then only be dropped.
+    /// * if an earlier poll has panicked, because a key function, a hook, a sink, a stream, a trait
+    ///   of a key or an item, or the waker of the task did: the future can then only be dropped.
     ///
     /// If the `Hash` or `Eq` of a key is inconsistent, items may not find their sink, but nothing
     /// panics or is leaked.

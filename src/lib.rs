@@ -1,8 +1,8 @@
 //! Split one [`Stream`] into many [`Sink`]s by key, while sinks come and go.
 //!
 //! It is for programs that hold `Stream`s and `Sink`s of their own, on any runtime or none; for
-//! publish/subscribe or a worker per key on tokio, take the package `stream-demux-hub`, in `hub/` of
-//! the repository, which is built on this crate and needs no knowledge of it.
+//! publish/subscribe or a worker per key on tokio, take the package `stream-demux-hub`, in `hub/`
+//! of the repository, which is built on this crate and needs no knowledge of it.
 //!
 //! ```text
 //! input ──▶ key(&item) ──▶ slot of that key ──▶ sink

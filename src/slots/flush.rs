@@ -7,8 +7,8 @@
 //!
 //! * *By the items that share it.* While the input is busy, the demux flushes a sink when it has
 //!   handled a number of further items and copies. That number grows with the number of sinks that
-//!   wait for a flush, so that the same number of items shares each flush on average. With few sinks
-//!   it is small and so is the delay, whatever their items cost; with many, the delay is in
+//!   wait for a flush, so that the same number of items shares each flush on average. With few
+//!   sinks it is small and so is the delay, whatever their items cost; with many, the delay is in
 //!   proportion to the time that the flushes themselves take. If there are so many keys that the
 //!   flushes are never paid for, [`flush_every`](crate::Demux::flush_every) bounds the delay.
 //!   [`Flushes`] keeps the list, and decides this.

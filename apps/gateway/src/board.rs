@@ -219,13 +219,18 @@ impl Board {
 
     pub fn set_totals(&self, totals: Totals) {
         *self.totals.lock() = totals;
-        self.queued.set(self.totals().queued.try_into().unwrap_or(i64::MAX));
+        let queued = self.corrected(totals).queued;
+        self.queued.set(queued.try_into().unwrap_or(i64::MAX));
     }
 
     /// Returns the counts of the demux. Messages that a subscription to the latest value has taken
     /// and not sent are not delivered: they wait, or were discarded.
     pub fn totals(&self) -> Totals {
-        let mut totals = *self.totals.lock();
+        let totals = *self.totals.lock();
+        self.corrected(totals)
+    }
+
+    fn corrected(&self, mut totals: Totals) -> Totals {
         let held_back = u64::try_from(self.held_back.load(Relaxed)).unwrap_or(0);
         let taken_back = self.taken_back.load(Relaxed);
         totals.delivered = totals.delivered.saturating_sub(held_back + taken_back);

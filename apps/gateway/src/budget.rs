@@ -15,7 +15,7 @@ pub struct Budget {
     most: usize,
     used: AtomicUsize,
     /// Copies of messages that wait for clients.
-    pub copies: AtomicUsize,
+    copies: AtomicUsize,
     waiting: AtomicWaker,
 }
 
@@ -27,8 +27,27 @@ pub struct Charge {
 
 impl Budget {
     pub fn new(most: usize) -> Self {
-        let (used, copies) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { most, used, copies, waiting: AtomicWaker::new() }
+        Self {
+            most,
+            used: AtomicUsize::new(0),
+            copies: AtomicUsize::new(0),
+            waiting: AtomicWaker::new(),
+        }
+    }
+
+    /// A copy of a message waits for a client.
+    pub fn add_copy(&self) {
+        self.copies.fetch_add(1, Relaxed);
+    }
+
+    /// Copies wait for a client no more.
+    pub fn remove_copies(&self, copies: usize) {
+        self.copies.fetch_sub(copies, Relaxed);
+    }
+
+    /// Returns how many copies wait for all clients.
+    pub fn copies(&self) -> usize {
+        self.copies.load(Relaxed)
     }
 
     pub fn charge(self: &Arc<Self>, bytes: usize) -> Charge {

@@ -684,6 +684,7 @@ mod tests {
             sleep(Duration::from_millis(5)).await; // its subscriptions end, too
         }
     }
+
     /// The broker delivers no more if too many messages are unacknowledged.
     #[tokio::test]
     async fn messages_that_wait_for_the_latest_value_are_acknowledged_beyond_the_share_of_a_client()
@@ -748,6 +749,7 @@ mod tests {
             );
         }
     }
+
     /// Each client has no more than its share waiting, but there are many of them.
     #[tokio::test]
     async fn messages_that_wait_for_the_latest_value_take_no_more_than_half_of_the_prefetch() {
@@ -775,7 +777,7 @@ mod tests {
         drop(clients);
         site.until_connected(0).await;
         let gone = async {
-            while site.gateway.budget.copies.load(Relaxed) > 0 {
+            while site.gateway.budget.copies() > 0 {
                 sleep(Duration::from_millis(5)).await;
             }
         };

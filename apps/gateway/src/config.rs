@@ -141,7 +141,7 @@ pub struct BrokerConfig {
     /// How long a message may be unacknowledged while it waits for a client; must be lower than the
     /// broker's `consumer_timeout`
     // The defaults of `consumer_timeout` are 30 minutes, and 15 in RabbitMQ 3.8.15 and 3.8.16; the broker
-    // checks once a minute. Whoever has waited for ten minutes does not miss a redelivery.
+    // checks once a minute. A client that has waited for ten minutes does not miss a redelivery.
     #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = some_seconds)]
     pub ack_timeout: Duration,
 

@@ -109,12 +109,12 @@ pub async fn run(config: Config) -> Result<(), String> {
     let budget = Arc::new(Budget::new(config.max_queued));
     let (input, orders, mut routing) =
         router::start(&config, hooks, interruptions_in, Arc::clone(&budget));
-    let (stop, posted) = (CancellationToken::new(), CancellationToken::new());
+    let stop = CancellationToken::new();
     let (source, mut consuming) = match &config.amqp {
         None => (Source::Embedded(input.clone()), None),
         Some(uri) => {
             let broker = Arc::new(Broker {
-                posted: posted.clone(),
+                posted: CancellationToken::new(),
                 uri: uri.clone(),
                 config: config.broker.clone(),
                 interest,
@@ -178,7 +178,7 @@ pub async fn run(config: Config) -> Result<(), String> {
     }
     gateway.board.drain();
     stop.cancel();
-    let leaving = leave(&gateway, &input, routing, consuming, &posted);
+    let leaving = leave(&gateway, &input, routing, consuming);
     let leaving = async {
         leaving.await;
         stop_serving.cancel();
@@ -220,7 +220,6 @@ async fn leave(
     input: &Input,
     mut routing: JoinHandle<()>,
     consuming: Option<JoinHandle<()>>,
-    posted: &CancellationToken,
 ) {
     let deadline = Instant::now() + gateway.config.drain;
     let drained = timeout_at(deadline, future::join(input.end(), &mut routing)).await;
@@ -237,7 +236,9 @@ async fn leave(
     // The broker confirms the posts under way.
     gateway.posts.close();
     let _ = timeout_at(deadline, gateway.posts.wait()).await;
-    posted.cancel();
+    if let Source::Amqp(broker) = &gateway.source {
+        broker.posted.cancel();
+    }
     if let Some(mut consuming) = consuming {
         // Send the remaining acknowledgements before the connection is closed.
         if timeout(2 * TIMEOUT, &mut consuming).await.is_err() {

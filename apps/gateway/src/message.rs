@@ -243,9 +243,12 @@ impl Message {
 
 impl Clone for Message {
     fn clone(&self) -> Self {
-        let Self { shared, delivery, counts, .. } = self;
-        let (shared, delivery) = (Arc::clone(shared), delivery.clone());
-        Self { shared, delivery, end: End::Unknown, counts: *counts }
+        Self {
+            shared: Arc::clone(&self.shared),
+            delivery: self.delivery.clone(),
+            end: End::Unknown,
+            counts: self.counts,
+        }
     }
 }
 

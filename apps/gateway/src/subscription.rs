@@ -98,7 +98,7 @@ impl Share {
     fn add(&self, size: usize) {
         self.messages.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(size, Ordering::Relaxed);
-        self.budget.copies.fetch_add(1, Ordering::Relaxed);
+        self.budget.add_copy();
     }
 
     /// Returns how many messages may be sent and not flushed. They count as waiting.
@@ -111,7 +111,7 @@ impl Share {
         if message.counts() {
             self.messages.fetch_sub(1, Ordering::Relaxed);
             self.bytes.fetch_sub(message.size(), Ordering::Relaxed);
-            self.budget.copies.fetch_sub(1, Ordering::Relaxed);
+            self.budget.remove_copies(1);
         }
     }
 }
@@ -119,7 +119,7 @@ impl Share {
 /// What waited for the client when its connection ended waits no more.
 impl Drop for Share {
     fn drop(&mut self) {
-        self.budget.copies.fetch_sub(*self.messages.get_mut(), Ordering::Relaxed);
+        self.budget.remove_copies(*self.messages.get_mut());
     }
 }
 
@@ -338,7 +338,7 @@ impl Terms {
     pub fn has_too_many(&self) -> bool {
         let Share { most_latest, messages, budget, .. } = &*self.share;
         messages.load(Ordering::Relaxed) > *most_latest
-            || budget.copies.load(Ordering::Relaxed) > most_latest.saturating_mul(32)
+            || budget.copies() > most_latest.saturating_mul(32)
     }
 
     /// Gives up a message, which waits on.

@@ -27,10 +27,9 @@ pub(crate) struct Answering<S>(pub(crate) S);
 
 impl<S: Service> Service for Answering<S> {
     async fn call(&self, request: Request) -> Result<Option<Bytes>, Error> {
-        let name = request.message.name.clone();
         let answer = self.0.call(request).await?;
         if answer.as_ref().is_some_and(Bytes::is_empty) {
-            let what = format!("the answer of {name:.64} is empty");
+            let what = "the service returned an empty answer".to_owned();
             return Err(Error::Refused(ApplicationErrorKind::MissingResult, what));
         }
         Ok(answer)

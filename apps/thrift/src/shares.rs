@@ -153,7 +153,7 @@ impl Shares {
         wait.is_over = receiver.await.is_ok();
     }
 
-    /// Returns `true` if `total` is free and nobody waits.
+    /// Returns `true` if `total` is free and no frame waits.
     #[cfg(test)]
     pub(crate) fn is_unused(&self, total: usize) -> bool {
         let state = self.lock();

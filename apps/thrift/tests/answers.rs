@@ -34,7 +34,7 @@ async fn an_empty_answer_is_an_exception() {
         let Error::Refused(ApplicationErrorKind::MissingResult, what) = error else {
             panic!("{error}")
         };
-        assert_eq!(what, "the answer of ping is empty");
+        assert_eq!(what, "the service returned an empty answer");
         assert_eq!(client.closed(), None);
     }
     server.stop().await;

@@ -102,7 +102,7 @@ struct List<K, V> {
     /// How many at the front the task has yet to look at, and how many were gone when it began.
     unseen: usize,
     gone_before: usize,
-    /// The task is gone, and nobody else looks for sinks that are gone.
+    /// The task is gone, and nothing else looks for sinks that are gone.
     is_closed: bool,
 }
 
