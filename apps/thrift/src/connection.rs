@@ -3,8 +3,8 @@
 //! 1. A call holds a permit of its connection and memory for its bytes (`memory`) until its answer
 //!    is written. If a client does not read its answers, the server stops reading from it; other
 //!    clients are not affected.
-//! 2. A connection leaves the demux when all its permits are available again: then no answer is
-//!    pending.
+//! 2. A connection leaves the demux, and its socket is closed, when it sends no more requests and no
+//!    call owes an answer that is not yet written (`Owed`). One-way calls owe none.
 //! 3. A connection is gone when it was reset, stalled, could not be written to, or sent garbage.
 //!    Then its pending calls are dropped, and its socket is closed. One-way calls continue, and
 //!    requests that arrived before a reset are still started, because they may be one-way.
@@ -29,6 +29,8 @@ use tokio::task::{JoinSet, unconstrained};
 use tokio::time::timeout;
 use tokio_util::bytes::Bytes;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::error::Error;
 use crate::memory::Held;
@@ -79,11 +81,26 @@ impl Peer {
     }
 }
 
+/// What a call that owes an answer holds until the answer is written.
+#[derive(Debug)]
+pub(crate) struct Owed {
+    _permit: OwnedSemaphorePermit,
+    _token: TaskTrackerToken,
+}
+
+impl Owed {
+    pub(crate) fn new(permit: OwnedSemaphorePermit, of: &TaskTracker) -> Self {
+        Self { _permit: permit, _token: of.token() }
+    }
+}
+
 struct Connection<S> {
     server: Arc<Server<S>>,
     id: u64,
     peer: Peer,
     calls: JoinSet<()>,
+    /// Has a token for each answer that is owed.
+    owed: TaskTracker,
 }
 
 /// Serves a connection until it is closed and its calls have ended.
@@ -98,8 +115,8 @@ pub(crate) async fn run<S: Service>(
     let peer = Peer::new(server.stop.child_token(), server.settings.in_flight);
     let peers = Arc::clone(&server.peers);
     peers.lock().unwrap_or_else(PoisonError::into_inner).insert(id, peer.clone());
-    let calls = JoinSet::new();
-    let mut connection = Connection { server: Arc::clone(&server), id, peer, calls };
+    let (calls, owed) = (JoinSet::new(), TaskTracker::new());
+    let mut connection = Connection { server: Arc::clone(&server), id, peer, calls, owed };
     let end = connection.serve(socket).await;
     peers.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
     if let Err(reason) = end {
@@ -155,10 +172,10 @@ impl<S: Service> Connection<S> {
         end
     }
 
-    /// Waits until every call is answered and every answer is written.
-    async fn finish(&mut self) {
-        while self.calls.join_next().await.is_some() {}
-        let _ = self.peer.permits.acquire_many(self.server.settings.in_flight).await;
+    /// Waits until every answer that is owed is written.
+    async fn finish(&self) {
+        self.owed.close();
+        self.owed.wait().await;
     }
 
     /// Reads requests and starts calls until the input ends, the connection is gone, or it is to
@@ -227,19 +244,23 @@ impl<S: Service> Connection<S> {
         let gone = self.peer.gone.clone();
         let mut held = frame.into_held();
         let request = Request::new(message, limits);
+        if one_way {
+            self.calls.spawn(async move {
+                let _permit = permit;
+                answer(&server.service, request, &mut held).await;
+            });
+            return Ok(());
+        }
+        let owed = Owed::new(permit, &self.owed);
         self.calls.spawn(async move {
             let answering = answer(&server.service, request, &mut held);
-            if one_way {
-                answering.await;
-                return;
-            }
             let answered = tokio::select! {
                 biased; // a call that never waits completes even after a reset
                 answered = answering => answered,
                 () = gone.cancelled() => None,
             };
             if let Some(bytes) = answered {
-                let frame = Frame::holding(bytes, held, permit);
+                let frame = Frame::holding(bytes, held, owed);
                 let _ = server.answers.send(Answer { connection, frame }).await;
             }
         });

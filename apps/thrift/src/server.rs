@@ -56,11 +56,11 @@ pub struct Settings {
     /// for longest is closed for another one. If none has been idle for 100 ms, that one waits.
     /// At least 1.
     ///
-    /// A connection has its place until its socket is closed. A client that has closed its side may
-    /// still read, so the server closes the socket when all calls have ended, also one-way calls; or
-    /// at once if the client has reset the connection. Then its one-way calls may still be running.
-    /// Connections of which this is true are limited by the same number; further ones keep their
-    /// places until their calls end. A service should limit how long a one-way call may take.
+    /// A connection has its place until its socket is closed: at once if the client has reset it. A
+    /// client that has closed its side may still read, so the server then closes the socket when no
+    /// call owes an answer. One-way calls may still be running. Connections of which this is true are
+    /// limited by the same number; further ones keep their places until their calls end. A service
+    /// should limit how long a one-way call may take.
     pub connections: usize,
     /// Memory limit for the calls and answers of all connections, in bytes, in addition to 64 KiB
     /// for each connection. A connection may hold half as much of it as it leaves free. A frame has

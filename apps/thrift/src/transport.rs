@@ -15,28 +15,28 @@ use async_compression::tokio::bufread::ZlibDecoder;
 use async_compression::tokio::write::ZlibEncoder;
 use futures::{Sink, SinkExt, Stream, StreamExt, TryStreamExt, future, stream};
 use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::coop;
 use tokio::time::{Instant, timeout};
 use tokio_util::bytes::Bytes;
 use tokio_util::codec::FramedRead;
 
+use crate::connection::Owed;
 use crate::frame::{Frames, Part, Writer};
 use crate::memory::{Account, Held, LITTLE, PAUSE};
 use crate::message::Limits;
 
-/// A frame, with the memory and the permit that a server holds for it until it is answered or
-/// written.
+/// A frame, with what a server holds for it until it is answered or written.
 #[derive(Debug)]
 pub struct Frame {
     bytes: Bytes,
     held: Option<Held>,
-    _permit: Option<OwnedSemaphorePermit>,
+    _owed: Option<Owed>,
 }
 
 impl Frame {
-    /// Creates an answer that holds the memory and the permit of its call.
-    pub(crate) fn holding(bytes: Bytes, held: Option<Held>, permit: OwnedSemaphorePermit) -> Self {
-        Self { bytes, held, _permit: Some(permit) }
+    /// Creates an answer that holds the memory and the place of its call.
+    pub(crate) fn holding(bytes: Bytes, held: Option<Held>, owed: Owed) -> Self {
+        Self { bytes, held, _owed: Some(owed) }
     }
 
     pub(crate) fn into_held(self) -> Option<Held> {
@@ -46,7 +46,7 @@ impl Frame {
 
 impl From<Bytes> for Frame {
     fn from(bytes: Bytes) -> Self {
-        Self { bytes, held: None, _permit: None }
+        Self { bytes, held: None, _owed: None }
     }
 }
 
@@ -143,7 +143,11 @@ impl<R: AsyncRead> AsyncRead for Inflated<R> {
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        // A few bytes of input may inflate to a thousand times as many. The task yields after some,
+        // as it does when it reads from a socket.
+        let budget = ready!(coop::poll_proceed(cx));
         let done = ready!(Pin::new(&mut self.0).poll_read(cx, into));
+        budget.made_progress();
         let deflated = self.0.get_mut().get_mut();
         match done {
             Err(_) if deflated.ended => Poll::Ready(deflated.failed.take().map_or(Ok(()), Err)),
@@ -286,5 +290,34 @@ impl Transport {
             future::ready(Ok(frame))
         });
         Self { incoming: incoming.boxed(), outgoing: Box::pin(outgoing) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// What inflates well costs little to send, and must not hold a thread.
+    #[tokio::test]
+    async fn inflating_yields_to_other_tasks() {
+        let mut encoder = ZlibEncoder::new(Vec::new());
+        encoder.write_all(&vec![0; 64 << 20]).await.unwrap();
+        encoder.shutdown().await.unwrap();
+        let (from, ended, failed) = (Box::pin(&encoder.get_ref()[..]), false, None);
+        let deflated = Deflated { from, ended, failed };
+        let mut inflated = Inflated(ZlibDecoder::new(BufReader::new(deflated)));
+        let mut part = vec![0; 8 << 10];
+        let mut at_once = 0;
+        while let Some(read) = inflated.read(&mut part).now_or_never() {
+            let read = read.unwrap();
+            assert!(read > 0, "all of it without a pause");
+            at_once += read;
+        }
+        assert!(at_once < 4 << 20, "{at_once} bytes without a pause");
+        tokio::task::yield_now().await;
+        assert!(inflated.read(&mut part).await.unwrap() > 0);
     }
 }

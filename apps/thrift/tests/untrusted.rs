@@ -428,9 +428,8 @@ fn one_way() -> Vec<u8> {
     }))
 }
 
-/// The one-way calls of closed connections leave the places to others, up to as many connections.
-#[tokio::test]
-async fn a_closed_connection_has_no_place_though_its_one_way_calls_are_running() {
+/// Serves a client that makes a one-way call and then closes, again and again. The calls keep running.
+async fn closed_with_one_way_calls(resets: bool) {
     let (started, mut calls) = mpsc::unbounded_channel();
     let settings = Settings { connections: 3, patience: SHORT, ..Settings::default() };
     let server = Server::start(Endless(started), settings).await;
@@ -439,7 +438,9 @@ async fn a_closed_connection_has_no_place_though_its_one_way_calls_are_running()
         let mut socket = TcpStream::connect(server.address).await.unwrap();
         socket.write_all(&one_way()).await.unwrap();
         running.push(timeout(LONG, calls.recv()).await.expect("it has no place").unwrap());
-        socket.set_zero_linger().unwrap();
+        if resets {
+            socket.set_zero_linger().unwrap();
+        }
     }
     // There are as many as there can be, and none of their calls was dropped.
     let mut next = TcpStream::connect(server.address).await.unwrap();
@@ -453,4 +454,15 @@ async fn a_closed_connection_has_no_place_though_its_one_way_calls_are_running()
     }
     drop(next);
     server.stop().await;
+}
+
+/// The one-way calls of closed connections leave the places to others, up to as many connections.
+#[tokio::test]
+async fn a_closed_connection_has_no_place_though_its_one_way_calls_are_running() {
+    closed_with_one_way_calls(false).await;
+}
+
+#[tokio::test]
+async fn a_reset_connection_has_no_place_though_its_one_way_calls_are_running() {
+    closed_with_one_way_calls(true).await;
 }
