@@ -70,8 +70,10 @@ impl<K: Hash + Eq + Clone + Send + 'static> Groups<K> {
         io: W,
         attach: impl FnOnce(K) -> (Writers, Lease, R),
     ) -> Writer<W> {
-        // Dropped after the lock is released: a group takes the lock if this is the last reference.
+        // Dropped after the lock is released, also if a key panics: a group takes the lock if this is
+        // the last reference.
         let mut failed = Vec::new();
+        let made;
         let mut table = lock(&self.0);
         for entry in table.get(&key).into_iter().flatten() {
             if entry.kind != kind {
@@ -86,9 +88,9 @@ impl<K: Hash + Eq + Clone + Send + 'static> Groups<K> {
         let (writers, lease, refused) = attach(key.clone());
         let place = PlaceOf { key: key.clone(), table: Arc::downgrade(&self.0) };
         let place = Mutex::new(Box::new(place) as Box<dyn Place>);
-        let group = Arc::new(Group { writers, _lease: lease, _place: place });
-        let entry = Entry { kind, group: Arc::downgrade(&group) };
-        let writer = group.writers.join(io).member(group);
+        made = Arc::new(Group { writers, _lease: lease, _place: place });
+        let entry = Entry { kind, group: Arc::downgrade(&made) };
+        let writer = made.writers.join(io).member(Arc::clone(&made));
         match table.get_mut(&key) {
             Some(entries) => entries.push(entry),
             None => drop(table.insert(key, vec![entry])),

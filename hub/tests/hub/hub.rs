@@ -2,8 +2,9 @@
 //! happens.
 
 use std::hash::{Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -827,6 +828,53 @@ fn hub_whose_runtime_shuts_down_ends_even_if_the_drop_of_a_key_panics() {
         let stats = hub.stats().now_or_never().expect("the hub has ended");
         assert_eq!(stats.totals.received, u64::from(is_kept_in_history));
     }
+}
+
+/// A key whose hash panics once, when the counter gets to zero.
+#[derive(Clone)]
+struct CountedKey(Arc<AtomicUsize>);
+
+impl PartialEq for CountedKey {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for CountedKey {}
+
+impl Hash for CountedKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let left = self.0.load(SeqCst);
+        if left > 0 {
+            self.0.store(left - 1, SeqCst);
+            assert!(left > 1, "the hash panics");
+        }
+        state.write_u8(0);
+    }
+}
+
+/// The writer that was made is dropped, which takes the lock of the table that was being searched.
+#[tokio::test(start_paused = true)]
+async fn a_hash_that_panics_when_a_writer_is_attached_keeps_no_lock() {
+    let hub = Hub::new();
+    let mut panics = 0;
+    for hashes in 1.. {
+        let left = Arc::new(AtomicUsize::new(hashes));
+        let encode = |_: u32, _: &mut Vec<u8>| Ok(());
+        let attach = || {
+            drop(hub.attach_writer(
+                CountedKey(Arc::clone(&left)),
+                Vec::new(),
+                encode,
+                Terms::new(),
+            ));
+        };
+        if catch_unwind(AssertUnwindSafe(attach)).is_ok() {
+            break;
+        }
+        panics += 1;
+    }
+    assert!(panics >= 2, "a key is looked up before a log is made, and after");
 }
 
 #[tokio::test(start_paused = true)]
