@@ -26,7 +26,6 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use futures::future::OptionFuture;
@@ -41,18 +40,19 @@ use lapin::protocol::AMQPSoftError;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use lapin::uri::AMQPUri;
 use lapin::{Channel, Connection, ConnectionProperties, Consumer, ExchangeKind};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::board::Board;
 use crate::config::BrokerConfig;
+use crate::deliveries::{Fate, Fates};
 use crate::interest::{BATCH, Change, Interest};
 use crate::link::{Channels, refusal};
 use crate::lock::Lock;
 use crate::log::REFUSED;
-use crate::message::{Delivery, Fate, Key, Message, Verdict, check_json};
+use crate::message::{Delivery, Key, Message, Verdict, check_json};
 use crate::permissions::Permissions;
 use crate::publisher::{Desk, Publisher};
 use crate::rewriter::Rules;
@@ -222,9 +222,8 @@ impl Broker {
         let binding = connection.create_channel().await?;
         let mut lock = self.lock(&binding).await?;
         let publishing = self.connect(PUBLISHING).await?;
-        let (fates, incoming) = mpsc::unbounded_channel();
-        // The last delivery tag that has arrived.
-        let arrived = AtomicU64::new(0);
+        let (fates, incoming) = Fates::channel(self.config.prefetch.get());
+        let deliveries = Arc::clone(&fates.deliveries);
         let deadline = self.overdue.deadline();
         let channel = connection.create_channel().await?;
         self.declare(connection, &binding, grace).await?;
@@ -233,8 +232,8 @@ impl Broker {
         self.board.source_up();
         let moving = async {
             tokio::try_join!(
-                self.consume(&channel, input, grace, all_bound, (fates, &arrived), stop),
-                settle(&channel, &self.board, incoming, &arrived, &deadline, pause)
+                self.consume(&channel, input, grace, all_bound, fates, stop),
+                settle(&channel, &self.board, incoming, &deliveries, &deadline, pause)
             )?;
             self.posted.cancelled().await;
             Ok(())
@@ -437,7 +436,7 @@ impl Broker {
         input: &Input,
         grace: &mut Option<Instant>,
         all_bound: oneshot::Receiver<()>,
-        (fates, arrived): (mpsc::UnboundedSender<Fate>, &AtomicU64),
+        fates: Arc<Fates>,
         stop: &CancellationToken,
     ) -> lapin::Result<()> {
         if let Some(until) = *grace {
@@ -464,7 +463,7 @@ impl Broker {
                 self.interest.interrupt_all(); // even if the queue is declared again at once
                 gone("the queue was deleted")
             })??;
-            arrived.store(delivered.delivery_tag, Relaxed);
+            fates.deliveries.has_arrived(delivered.delivery_tag);
             Ok::<_, lapin::Error>(delivered)
         };
         // Deliveries that have arrived while the input is blocked: at most the prefetch. They are
@@ -499,13 +498,13 @@ impl Broker {
     }
 
     /// Returns `None` if the [`rewriter`](crate::rewriter) has marked the message as refused.
-    fn message(&self, from: &Delivered, fates: &mpsc::UnboundedSender<Fate>) -> Option<Message> {
+    fn message(&self, from: &Delivered, fates: &Arc<Fates>) -> Option<Message> {
         if let Some(why) = from.properties.kind() {
             let key = &from.routing_key;
             if REFUSED.allows() {
                 warn!(queue = %self.queue(), %key, %why, "a message is refused, and dead-lettered");
             }
-            let _ = fates.send(Fate { tag: from.delivery_tag, verdict: Verdict::Refuse });
+            fates.send(Fate { tag: from.delivery_tag, verdict: Verdict::Refuse });
             return None;
         }
         let key = match &self.config.key_header {
@@ -515,7 +514,7 @@ impl Broker {
         if from.redelivered {
             self.board.redelivered.inc();
         }
-        let delivery = Delivery::new(from.delivery_tag, from.redelivered, fates.clone());
+        let delivery = Delivery::new(from.delivery_tag, from.redelivered, Arc::clone(fates));
         // Invalid JSON is passed on as text: the publisher already has its confirmation.
         let is_json = from.properties.content_type().is_some() && check_json(&from.data).is_ok();
         Some(Message::of(key, &from.data, is_json, Some(delivery)))

@@ -132,7 +132,7 @@ pub async fn serve(
     let (notices, mut received) = mpsc::unbounded();
     let config = &gateway.config;
     let share = Share::new(config.share(), Arc::clone(&gateway.budget), config.overflow);
-    let share = Arc::new(share.most_latest(config.share_of_latest()));
+    let share = Arc::new(share.latest(config.share_of_latest(), config.half_of_prefetch()));
     let outlet = Arc::new(Outlet::new(socket, Arc::clone(&share)));
     let connected = Connected::new(&gateway, address, &outlet, &share, notices.clone());
     let mut client = Client {
@@ -525,6 +525,7 @@ mod tests {
     use crate::board::Board;
     use crate::budget::Budget;
     use crate::config::Config;
+    use crate::deliveries::Fates;
     use crate::hooks::GatewayHooks;
     use crate::message::{Delivery, Message, PLANTED, Verdict};
     use crate::router::{self, Input};
@@ -657,7 +658,7 @@ mod tests {
             let mut client = site.subscriber(request).await;
             if since.is_null() {
                 until(&mut client, "subscribed").await;
-                let (fates, mut received) = mpsc::unbounded_channel();
+                let (fates, mut received) = Fates::channel(1);
                 site.deliver(PLANTED, Some(Delivery::new(1, false, fates))).await;
                 // Not requeued: it would end the client each time that it returns.
                 assert_eq!(received.recv().await.map(|fate| fate.verdict), Some(Verdict::Lost));
@@ -700,11 +701,11 @@ mod tests {
             for _ in &keys {
                 until(&mut client, "subscribed").await;
             }
-            let (fates, mut received) = mpsc::unbounded_channel();
+            let (fates, mut received) = Fates::channel(1);
             for round in 0..3 {
                 for (number, key) in keys.iter().enumerate() {
                     let tag = (round * KEYS + number) as u64;
-                    let delivery = Delivery::new(tag, false, fates.clone());
+                    let delivery = Delivery::new(tag, false, Arc::clone(&fates));
                     let body = round.to_string();
                     let message =
                         Message::of(key.as_str().into(), body.as_bytes(), true, Some(delivery));
@@ -754,33 +755,36 @@ mod tests {
     #[tokio::test]
     async fn messages_that_wait_for_the_latest_value_take_no_more_than_half_of_the_prefetch() {
         const CLIENTS: usize = 48;
-        let site = Site::start(&["--amqp", "amqp://127.0.0.1", "--prefetch", "64"]).await;
-        let mut clients = Vec::new();
-        for client in 0..CLIENTS {
-            let key = format!("key {client}");
-            let request = json!({ "type": "subscribe", "key": key, "latest": true, "rate": 1 });
-            let mut client = site.subscriber(request).await;
-            until(&mut client, "subscribed").await;
-            clients.push(client);
-        }
-        let (fates, mut received) = mpsc::unbounded_channel();
-        for tag in 0..2 * CLIENTS {
-            let delivery = Some(Delivery::new(tag as u64, false, fates.clone()));
-            site.deliver(&format!("key {}", tag % CLIENTS), delivery).await;
-        }
-        // The first of each was sent, and the second waits a second for its turn.
-        for _ in 0..2 * CLIENTS - 33 {
-            let fate = timeout(Duration::from_secs(60), received.recv()).await.expect("a fate");
-            assert_eq!(fate.map(|fate| fate.verdict), Some(Verdict::Acknowledge));
-        }
-        assert!(site.gateway.board.totals().queued > 0);
-        drop(clients);
-        site.until_connected(0).await;
-        let gone = async {
-            while site.gateway.budget.copies() > 0 {
-                sleep(Duration::from_millis(5)).await;
+        for (prefetch, half) in [("64", 32), ("8", 4), ("1", 0)] {
+            let options = ["--amqp", "amqp://127.0.0.1", "--prefetch", prefetch];
+            let site = Site::start(&options).await;
+            let mut clients = Vec::new();
+            for client in 0..CLIENTS {
+                let key = format!("key {client}");
+                let request = json!({ "type": "subscribe", "key": key, "latest": true, "rate": 1 });
+                let mut client = site.subscriber(request).await;
+                until(&mut client, "subscribed").await;
+                clients.push(client);
             }
-        };
-        timeout(Duration::from_secs(60), gone).await.expect("nothing is counted any more");
+            let (fates, mut received) = Fates::channel(1);
+            for tag in 0..2 * CLIENTS {
+                let delivery = Some(Delivery::new(tag as u64, false, Arc::clone(&fates)));
+                site.deliver(&format!("key {}", tag % CLIENTS), delivery).await;
+            }
+            // The first of each was sent, and the second waits a second for its turn.
+            for _ in 0..2 * CLIENTS - half {
+                let fate = timeout(Duration::from_secs(60), received.recv()).await.expect("a fate");
+                assert_eq!(fate.map(|fate| fate.verdict), Some(Verdict::Acknowledge));
+            }
+            assert!(site.gateway.board.totals().queued > 0);
+            drop(clients);
+            site.until_connected(0).await;
+            let gone = async {
+                while site.gateway.budget.copies() > 0 {
+                    sleep(Duration::from_millis(5)).await;
+                }
+            };
+            timeout(Duration::from_secs(60), gone).await.expect("nothing is counted any more");
+        }
     }
 }

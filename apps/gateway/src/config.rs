@@ -224,6 +224,15 @@ impl Config {
             Some(_) => usize::from(self.broker.prefetch.get() / 64).max(1),
         }
     }
+
+    /// Returns how many messages may wait for all clients when a subscription to the latest value
+    /// has another one: half of what the broker delivers.
+    pub fn half_of_prefetch(&self) -> usize {
+        match &self.amqp {
+            None => usize::MAX,
+            Some(_) => usize::from(self.broker.prefetch.get() / 2),
+        }
+    }
 }
 
 /// [`Overflow`], with the names of the command line.

@@ -52,9 +52,11 @@ pub static NOT_TAKEN: Limit = Limit::new("the broker did not take a message");
 pub static NOT_READABLE: Limit = Limit::new("the broker does not allow a key to be read");
 pub static NOT_ACCEPTED: Limit = Limit::new("cannot accept a client");
 pub static REPLACED: Limit = Limit::new("the publishing connection is replaced");
+pub static OVERDUE: Limit =
+    Limit::new("messages wait for clients for too long, and are acknowledged");
 static PANICKED: Limit = Limit::new("a fault of the gateway: a task has panicked");
-const LIMITS: [&Limit; 6] =
-    [&REFUSED, &NOT_TAKEN, &NOT_READABLE, &NOT_ACCEPTED, &REPLACED, &PANICKED];
+const LIMITS: [&Limit; 7] =
+    [&REFUSED, &NOT_TAKEN, &NOT_READABLE, &NOT_ACCEPTED, &REPLACED, &OVERDUE, &PANICKED];
 
 impl Limit {
     const fn new(line: &'static str) -> Self {

@@ -23,6 +23,7 @@ mod board;
 mod budget;
 mod client;
 mod config;
+mod deliveries;
 mod demo;
 mod gateway;
 mod history;

@@ -16,14 +16,13 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
+use crate::budget::{Budget, Charge};
+use crate::deliveries::{Fate, Fates};
 use axum::body::Bytes;
 use axum::extract::ws::Utf8Bytes;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::value::RawValue;
-use tokio::sync::mpsc;
-
-use crate::budget::{Budget, Charge};
 
 /// Bytes counted for a message beside its text and its key, for the entries in queues.
 const OVERHEAD: usize = 256;
@@ -99,15 +98,10 @@ pub struct Delivery {
     again: AtomicBool,
     /// A copy was lost with the connection of its client.
     lost: AtomicBool,
-    fates: mpsc::UnboundedSender<Fate>,
+    fates: Arc<Fates>,
 }
 
-/// The result of a delivery.
-pub struct Fate {
-    pub tag: u64,
-    pub verdict: Verdict,
-}
-
+/// What is done with a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     Acknowledge,
@@ -190,6 +184,13 @@ impl Message {
 
     pub fn key(&self) -> &str {
         &self.shared.key
+    }
+
+    /// Called when the demux takes the message.
+    pub fn is_routed(&self) {
+        if let Some(delivery) = &self.delivery {
+            delivery.fates.deliveries.is_routed(delivery.tag);
+        }
     }
 
     /// Marks this copy as delivered, or as not to be delivered.
@@ -377,7 +378,7 @@ fn escaped_length(byte: u8) -> usize {
 }
 
 impl Delivery {
-    pub fn new(tag: u64, redelivered: bool, fates: mpsc::UnboundedSender<Fate>) -> Self {
+    pub fn new(tag: u64, redelivered: bool, fates: Arc<Fates>) -> Self {
         Self {
             tag,
             redelivered,
@@ -390,8 +391,6 @@ impl Delivery {
 
 impl Drop for Delivery {
     fn drop(&mut self) {
-        // The receiver is gone if the connection to the broker is: the broker then redelivers by
-        // itself.
         let verdict = if *self.again.get_mut() {
             Verdict::Repeat
         } else if *self.lost.get_mut() {
@@ -399,16 +398,18 @@ impl Drop for Delivery {
         } else {
             Verdict::Acknowledge
         };
-        let _ = self.fates.send(Fate { tag: self.tag, verdict });
+        self.fates.send(Fate { tag: self.tag, verdict });
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::mpsc;
+
     use super::*;
 
     fn delivered() -> (Message, mpsc::UnboundedReceiver<Fate>) {
-        let (fates, received) = mpsc::unbounded_channel();
+        let (fates, received) = Fates::channel(1);
         let delivery = Delivery::new(7, false, fates);
         (Message::new("key".into(), b"body", Some(delivery)), received)
     }

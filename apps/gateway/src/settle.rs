@@ -12,9 +12,11 @@
 //! an overdue one is acknowledged although clients still wait for it. They still get it; what they
 //! lose is that it is redelivered if the gateway ends first. With `wait` no message may be lost, and
 //! the client that holds up the others most is disconnected instead.
+//!
+//! If the policy drops messages, clients that read slowly must not hold up the others. While
+//! [many](Deliveries::are_many) messages wait, they are overdue after [`CROWDED`].
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -28,12 +30,20 @@ use tracing::{info, warn};
 
 use crate::amqp::SHORTEST_PAUSE;
 use crate::board::Board;
-use crate::message::{Fate, Verdict};
+use crate::deliveries::{Deliveries, Fate};
+use crate::log::OVERDUE;
+use crate::message::Verdict;
 
 /// Maximum number of fates handled together: those that arrive while acknowledgements are written.
 const BATCH: usize = 1024;
 /// How often in the time-out the ages are checked: an overdue message is seven to eight parts old.
 const PARTS: u32 = 8;
+
+/// When a message is overdue while many wait. A socket whose client reads accepts a message at once,
+/// and if the processor is busy, the gateway writes it some milliseconds later. On the other hand, the
+/// broker has to deliver what comes in this time, for clients that do not read as well: at 2,000
+/// messages a second, a thousand wait in addition to the many.
+const CROWDED: Duration = Duration::from_millis(500);
 
 /// When a message is overdue, and what happens then.
 pub struct Deadline {
@@ -49,12 +59,13 @@ pub async fn settle(
     channel: &Channel,
     board: &Board,
     mut incoming: mpsc::UnboundedReceiver<Fate>,
-    arrived: &AtomicU64,
+    deliveries: &Deliveries,
     deadline: &Deadline,
     pause: &mut Duration,
 ) -> lapin::Result<()> {
     let (mut fates, mut runs) = (Vec::with_capacity(BATCH), Runs::default());
     let mut ages = Ages::new(deadline.limit);
+    let mut crowd = Ages::new(CROWDED);
     loop {
         let mut overdue = None;
         if runs.put_off.is_empty() {
@@ -64,14 +75,20 @@ pub async fn settle(
                         return Ok(());
                     }
                 }
-                old = ages.next(arrived) => overdue = old,
+                old = ages.next(|| deliveries.arrived()) => overdue = old,
+                old = crowd.next_of_many(deliveries), if deadline.acknowledges => overdue = old,
             }
         } else {
             yield_now().await;
-            overdue = ages.next(arrived).now_or_never().flatten();
+            overdue = ages.next(|| deliveries.arrived()).now_or_never().flatten();
+            if deadline.acknowledges && overdue.is_none() {
+                overdue = crowd.next_of_many(deliveries).now_or_never().flatten();
+            }
         }
-        if fates.is_empty() {
-            fates.extend(std::iter::from_fn(|| incoming.try_recv().ok()).take(BATCH));
+        if fates.is_empty() || overdue.is_some() {
+            // What is settled is not overdue. There are at most as many as the prefetch.
+            let most = if overdue.is_some() { usize::MAX } else { BATCH };
+            fates.extend(std::iter::from_fn(|| incoming.try_recv().ok()).take(most));
         }
         let is_settled = !fates.is_empty(); // not at a tick alone
         let mut nacks = Vec::new();
@@ -87,6 +104,7 @@ pub async fn settle(
                 continue;
             }
             runs.close(tag);
+            deliveries.have_settled(1);
             let requeue = match verdict {
                 Verdict::Acknowledge | Verdict::Lost => None,
                 Verdict::Repeat => Some(true),
@@ -105,7 +123,10 @@ pub async fn settle(
         {
             if deadline.acknowledges {
                 let count = runs.give_up(tag);
-                info!(count, "messages wait for clients for too long, and are acknowledged");
+                deliveries.have_settled(count as u64);
+                if OVERDUE.allows() {
+                    info!(count, "messages wait for clients for too long, and are acknowledged");
+                }
             } else if let Some(client) = board.give_up_slowest() {
                 warn!(%client, "a client holds up the others for too long, and is disconnected");
             }
@@ -139,10 +160,20 @@ impl Ages {
     }
 
     /// Waits for the next tick. Returns the last tag that is overdue.
-    async fn next(&mut self, arrived: &AtomicU64) -> Option<u64> {
+    async fn next(&mut self, last: impl Fn() -> u64) -> Option<u64> {
         self.tick.tick().await;
-        self.tags.push_back(arrived.load(Relaxed));
+        self.tags.push_back(last());
         if self.tags.len() < PARTS as usize { None } else { self.tags.pop_front() }
+    }
+
+    /// The same, but only while many are routed and unsettled, and for those that are routed.
+    async fn next_of_many(&mut self, deliveries: &Deliveries) -> Option<u64> {
+        if !deliveries.are_many() {
+            self.tags.clear();
+            deliveries.wait_for_many().await;
+            self.tick.reset();
+        }
+        self.next(|| deliveries.routed()).await
     }
 }
 
@@ -232,7 +263,10 @@ impl Runs {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::timeout;
+
     use super::*;
+    use crate::deliveries::Fates;
 
     fn settled(runs: &mut Runs, tags: &[u64]) -> Acks {
         for tag in tags {
@@ -301,12 +335,38 @@ mod tests {
     #[tokio::test]
     async fn a_message_is_overdue_after_seven_to_eight_parts_of_the_limit() {
         tokio::time::pause();
-        let (mut ages, arrived) = (Ages::new(Duration::from_secs(8)), AtomicU64::new(0));
+        let mut ages = Ages::new(Duration::from_secs(8));
         let start = tokio::time::Instant::now();
-        assert_eq!(ages.next(&arrived).await, None);
-        arrived.store(7, Relaxed);
-        while ages.next(&arrived).await != Some(7) {}
+        assert_eq!(ages.next(|| 0).await, None);
+        while ages.next(|| 7).await != Some(7) {}
         assert_eq!(start.elapsed().as_secs(), 8);
+    }
+
+    #[tokio::test]
+    async fn a_message_is_overdue_soon_while_many_wait() {
+        tokio::time::pause();
+        let (fates, _received) = Fates::channel(64);
+        let deliveries = &fates.deliveries;
+        let mut crowd = Ages::new(CROWDED);
+        for first in [0, 5] {
+            deliveries.is_routed(first + 4);
+            let few = timeout(10 * CROWDED, crowd.next_of_many(deliveries)).await;
+            assert!(few.is_err(), "four of 64");
+            deliveries.is_routed(first + 5);
+            let start = tokio::time::Instant::now();
+            loop {
+                match crowd.next_of_many(deliveries).await {
+                    None => {}
+                    overdue => break assert_eq!(overdue, Some(first + 5)),
+                }
+            }
+            assert!(
+                (CROWDED * 7 / 8..=CROWDED).contains(&start.elapsed()),
+                "{:?}",
+                start.elapsed()
+            );
+            deliveries.have_settled(5);
+        }
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub struct Share {
     most: usize,
     /// The same for subscriptions to the latest value, which give up what exceeds it.
     most_latest: usize,
+    /// The same for all clients together.
+    most_of_all: usize,
     budget: Arc<Budget>,
     policy: Policy,
     messages: AtomicUsize,
@@ -54,12 +56,14 @@ pub struct Lost {
 impl Share {
     pub fn new(most: usize, budget: Arc<Budget>, policy: Policy) -> Self {
         let (messages, bytes, held_up, lost) = Default::default();
-        Self { most, most_latest: usize::MAX, budget, policy, messages, bytes, held_up, lost }
+        let (most_latest, most_of_all) = (usize::MAX, usize::MAX);
+        Self { most, most_latest, most_of_all, budget, policy, messages, bytes, held_up, lost }
     }
 
-    /// Subscriptions to the latest value give up messages beyond this number.
-    pub fn most_latest(mut self, most_latest: usize) -> Self {
-        self.most_latest = most_latest;
+    /// Subscriptions to the latest value give up messages beyond these numbers, of this client and
+    /// of all.
+    pub fn latest(mut self, most_latest: usize, most_of_all: usize) -> Self {
+        (self.most_latest, self.most_of_all) = (most_latest, most_of_all);
         self
     }
 
@@ -333,12 +337,10 @@ impl Terms {
     }
 
     /// Returns `true` if more messages wait for the client than may, the one included that is about
-    /// to be sent by this subscription to the latest value; or more for all clients than half of
-    /// what the broker delivers, which is 64 times as much.
+    /// to be sent by this subscription to the latest value; or more for all clients together.
     pub fn has_too_many(&self) -> bool {
-        let Share { most_latest, messages, budget, .. } = &*self.share;
-        messages.load(Ordering::Relaxed) > *most_latest
-            || budget.copies() > most_latest.saturating_mul(32)
+        let Share { most_latest, most_of_all, messages, budget, .. } = &*self.share;
+        messages.load(Ordering::Relaxed) > *most_latest || budget.copies() > *most_of_all
     }
 
     /// Gives up a message, which waits on.

@@ -1,8 +1,8 @@
-//! A client that never reads, and its effect on other clients.
+//! A client that never reads, or a crowd of them, and the effect on other clients.
 //!
 //! The others get everything while it has not read, the gateway never waits for it, and no more
-//! messages are unacknowledged for it than its share: the broker searches all of them for each
-//! acknowledgement of another message. Delays are printed, and not judged, as they depend on what
+//! messages are unacknowledged for it, or for the crowd, than their share: the broker searches all of
+//! them for each acknowledgement of another message. Delays are printed, and not judged, as they depend on what
 //! else the machine does.
 
 use std::collections::HashSet;
@@ -23,8 +23,9 @@ use crate::stats;
 
 /// A small buffer in the kernel, which fills up soon.
 const BUFFER: u32 = 16 * 1024;
-/// The messages that may wait for one client: a 64th of the gateway's prefetch.
-const SHARE: u64 = 8_192 / 64;
+/// The part of the prefetch that may wait for one client, and for a crowd of them.
+const SHARE: u64 = 64;
+const SHARE_OF_CROWD: u64 = 16;
 /// How long acknowledgements may be on their way.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -40,6 +41,12 @@ pub struct Stalled {
     /// The gateway's overflow policy
     #[arg(long)]
     overflow: Policy,
+    /// As many more clients never read, each subscribed to one of the keys
+    #[arg(long, default_value_t = 0)]
+    crowd: usize,
+    /// The gateway's prefetch
+    #[arg(long, default_value_t = 8192)]
+    prefetch: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -68,13 +75,20 @@ impl Stalled {
             let _ = resume.take().map(|resume| resume.send(self.overflow));
         }
         let gateway = &self.flow.gateway[0];
+        let mut crowd = Vec::new();
+        for key in plan.keys.iter().cycle().take(self.crowd) {
+            let mut socket = client::subscriber(gateway, Some(BUFFER), [key]).await?;
+            client::subscribed(&mut socket, 1).await?;
+            crowd.push(socket);
+        }
         let blocked = stats::counter(gateway, "gateway_blocked_total").await?;
         let with = self.others(&plan, &mut faults).await?;
         println!("  with it:    {with}");
         let blocked = stats::counter(gateway, "gateway_blocked_total").await? - blocked;
         faults.count(blocked, "times the gateway waited for a client");
         if self.flow.has_broker() {
-            faults.check(unacknowledged(gateway).await);
+            let part = if crowd.is_empty() { SHARE } else { SHARE_OF_CROWD };
+            faults.check(unacknowledged(gateway, self.prefetch / part).await);
         }
 
         let _ = resume.map(|resume| resume.send(self.overflow));
@@ -128,8 +142,8 @@ impl Stalled {
     }
 }
 
-/// Waits until all messages are acknowledged, except for the share of one client.
-async fn unacknowledged(gateway: &str) -> Result<(), String> {
+/// Waits until all messages are acknowledged, except for this many.
+async fn unacknowledged(gateway: &str, most: u64) -> Result<(), String> {
     let start = Instant::now();
     loop {
         // What is settled is read first: it cannot be more than what was received by then.
@@ -138,12 +152,12 @@ async fn unacknowledged(gateway: &str) -> Result<(), String> {
             settled += stats::counter(gateway, name).await?;
         }
         let waiting = stats::counter(gateway, "gateway_received_total").await? - settled;
-        if waiting <= SHARE {
-            println!("  {waiting} messages wait for it, and are unacknowledged");
+        if waiting <= most {
+            println!("  {waiting} messages that wait are unacknowledged");
             return Ok(());
         }
         if start.elapsed() > TIMEOUT {
-            return Err(format!("{waiting} messages are unacknowledged, more than {SHARE}"));
+            return Err(format!("{waiting} messages are unacknowledged, more than {most}"));
         }
         sleep(Duration::from_millis(100)).await;
     }
