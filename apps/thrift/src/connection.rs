@@ -40,6 +40,13 @@ use crate::service::{Request, Service};
 use crate::socket::{self, Reading, Writing};
 use crate::transport::{Frame, Framing, Incoming, Transport};
 
+/// How many calls of a connection are started at a time. A call that computes takes its turn on a
+/// thread of the runtime, which takes turns by calls: one client that sends a thousand calls at once
+/// would get a thousand turns before the next client gets one. A call that waits for something else is
+/// not counted any more. With fewer than eight, a connection whose calls are short is woken for nearly
+/// each of them.
+const STARTED: usize = 8;
+
 /// What others know of a connection, and how they end it.
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
@@ -101,6 +108,8 @@ struct Connection<S> {
     calls: JoinSet<()>,
     /// Has a token for each answer that is owed.
     owed: TaskTracker,
+    /// A permit for each call that may be started.
+    turns: Arc<Semaphore>,
 }
 
 /// Serves a connection until it is closed and its calls have ended.
@@ -116,7 +125,8 @@ pub(crate) async fn run<S: Service>(
     let peers = Arc::clone(&server.peers);
     peers.lock().unwrap_or_else(PoisonError::into_inner).insert(id, peer.clone());
     let (calls, owed) = (JoinSet::new(), TaskTracker::new());
-    let mut connection = Connection { server: Arc::clone(&server), id, peer, calls, owed };
+    let turns = Arc::new(Semaphore::new(STARTED));
+    let mut connection = Connection { server: Arc::clone(&server), id, peer, calls, owed, turns };
     let end = connection.serve(socket).await;
     peers.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
     if let Err(reason) = end {
@@ -206,7 +216,7 @@ impl<S: Service> Connection<S> {
             };
             peer.set_waiting(None);
             match frame {
-                Some(Ok(frame)) => self.start(frame, permit)?,
+                Some(Ok(frame)) => self.start(frame, permit).await?,
                 // Closing a socket that has unread bytes resets the connection. `TZlibTransport`
                 // does so, because it leaves the end of a flush unread. It is not an error.
                 Some(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
@@ -230,7 +240,7 @@ impl<S: Service> Connection<S> {
         timeout(self.server.settings.patience, permit).await.ok()?.ok()
     }
 
-    fn start(&mut self, frame: Frame, permit: OwnedSemaphorePermit) -> Result<(), String> {
+    async fn start(&mut self, frame: Frame, permit: OwnedSemaphorePermit) -> Result<(), String> {
         let limits = self.server.settings.limits;
         let message =
             Message::open(&frame, &limits).map_err(|error| format!("a request is {error}"))?;
@@ -239,20 +249,21 @@ impl<S: Service> Connection<S> {
             TMessageType::OneWay => true,
             kind => return Err(format!("a request has the message type {kind:?}")),
         };
+        let turn = Arc::clone(&self.turns).acquire_owned().await;
         self.server.calls.fetch_add(1, Relaxed);
         let (server, connection) = (Arc::clone(&self.server), self.id);
         let gone = self.peer.gone.clone();
         let mut held = frame.into_held();
         let request = Request::new(message, limits);
         if one_way {
-            self.calls.spawn(async move {
+            self.calls.spawn(in_turn(turn, async move {
                 let _permit = permit;
                 answer(&server.service, request, &mut held).await;
-            });
+            }));
             return Ok(());
         }
         let owed = Owed::new(permit, &self.owed);
-        self.calls.spawn(async move {
+        self.calls.spawn(in_turn(turn, async move {
             let answering = answer(&server.service, request, &mut held);
             let answered = tokio::select! {
                 biased; // a call that never waits completes even after a reset
@@ -263,9 +274,20 @@ impl<S: Service> Connection<S> {
                 let frame = Frame::holding(bytes, held, owed);
                 let _ = server.answers.send(Answer { connection, frame }).await;
             }
-        });
+        }));
         Ok(())
     }
+}
+
+/// Runs a call, whose turn ends when it waits for the first time.
+async fn in_turn<T>(turn: T, call: impl Future<Output = ()>) {
+    let (mut turn, mut call) = (Some(turn), pin!(call));
+    future::poll_fn(|cx| {
+        let polled = call.as_mut().poll(cx);
+        turn = None;
+        polled
+    })
+    .await;
 }
 
 /// Calls the service. Returns the frame of its answer or of the exception that replaces it; `None`

@@ -17,6 +17,10 @@ pub trait Service: Send + Sync + 'static {
     /// gets an exception.
     ///
     /// If the client disconnects, this future is dropped, except for a one-way call.
+    ///
+    /// A call that computes delays others on the threads of the runtime, by at most eight calls of each
+    /// connection, until it waits for the first time. What computes for long should run on a blocking
+    /// thread.
     fn call(&self, request: Request) -> impl Future<Output = Result<Option<Bytes>, Error>> + Send;
 }
 

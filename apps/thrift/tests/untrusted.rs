@@ -5,6 +5,7 @@ mod common;
 
 use std::future::{Future, pending};
 use std::io::ErrorKind;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use thrift_demux::demo::{Example, Serve};
 use thrift_demux::{Error, Message, Protocol, Request, Service, Settings, Transport};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::yield_now;
 use tokio::time::timeout;
 use tokio_util::bytes::Bytes;
@@ -330,6 +331,52 @@ impl Service for Endless {
         let _until_dropped = alive;
         pending().await
     }
+}
+
+/// Counts the calls.
+#[derive(Default)]
+struct Counts {
+    count: AtomicUsize,
+    has_begun: Notify,
+}
+
+struct Counting(Arc<Counts>);
+
+impl Service for Counting {
+    async fn call(&self, request: Request) -> Result<Option<Bytes>, Error> {
+        if self.0.count.fetch_add(1, SeqCst) == 0 {
+            self.0.has_begun.notify_one();
+        }
+        request.unknown()
+    }
+}
+
+/// On one thread, which does nothing else while it runs a call, and which looks for input after each.
+#[test]
+fn clients_take_turns_however_many_calls_they_send_at_once() {
+    const CALLS: usize = 1000;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .event_interval(1)
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let counts = Arc::new(Counts::default());
+        let server = Server::start(Counting(Arc::clone(&counts)), Settings::default()).await;
+        let mut quiet = TcpStream::connect(server.address).await.unwrap();
+        let mut busy = TcpStream::connect(server.address).await.unwrap();
+        busy.write_all(&call("busy", 1, "").repeat(CALLS)).await.unwrap();
+        counts.has_begun.notified().await;
+        quiet.write_all(&call("quiet", 2, "")).await.unwrap();
+        answer(&mut quiet).await;
+        let before = counts.count.load(SeqCst);
+        // Four turns of eight.
+        assert!(before <= 32, "{before} calls of the other client came first");
+        for _ in 0..CALLS {
+            answer(&mut busy).await;
+        }
+        server.stop().await;
+    });
 }
 
 async fn all_dropped(held: &mut mpsc::UnboundedReceiver<Held>, count: usize) {
