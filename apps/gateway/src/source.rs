@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{StreamExt, stream};
 use tokio::time::Instant;
 
 use crate::amqp::Broker;
@@ -13,8 +12,6 @@ use crate::router::{Input, Refused};
 
 /// How long a post waits while the input is blocked by a client.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Unconfirmed messages of a batch. The broker is no faster with more.
-const UNCONFIRMED: usize = 512;
 
 #[derive(Clone)]
 pub enum Source {
@@ -65,11 +62,7 @@ impl Source {
     pub async fn publish_all(&self, lines: &[Line<'_>]) -> Vec<Result<(), PublishError>> {
         let input = match self {
             Self::Embedded(input) => input,
-            Self::Amqp(broker) => {
-                let publish =
-                    |line: &Line<'_>| broker.publisher.publish(&line.key, &line.body, line.is_json);
-                return stream::iter(lines).map(publish).buffered(UNCONFIRMED).collect().await;
-            }
+            Self::Amqp(broker) => return broker.publisher.publish_all(lines).await,
         };
         let (mut all, mut last) = (Vec::with_capacity(lines.len()), Ok(()));
         let until = Instant::now() + TIMEOUT;
