@@ -25,8 +25,9 @@ use crate::liveness::{Liveness, Next};
 use crate::message::Key;
 use crate::outlet::{Gone, Outlet, Subscription};
 use crate::reader::Reader;
-use crate::router::attach;
+use crate::router::{Orders, Turn, attach};
 use crate::subscription::{Ending, Notice, Share, SubscribeOptions, Terms};
+use crate::timed_socket::Peer;
 
 /// The longest message from a client, in bytes.
 pub const LONGEST: usize = 4 * 1024;
@@ -59,6 +60,7 @@ struct RequestError(&'static str, String, Option<String>);
 struct Client {
     gateway: Arc<Gateway>,
     address: SocketAddr,
+    peer: Peer,
     /// `None` if the client may read all keys.
     reader: Option<Reader>,
     outlet: Arc<Outlet>,
@@ -125,6 +127,7 @@ pub async fn serve(
     socket: WebSocket,
     gateway: Arc<Gateway>,
     address: SocketAddr,
+    peer: Peer,
     reader: Option<Reader>,
 ) {
     debug!(%address, "client connected");
@@ -138,6 +141,7 @@ pub async fn serve(
     let mut client = Client {
         gateway: Arc::clone(&gateway),
         address,
+        peer,
         reader,
         outlet: Arc::clone(&outlet),
         share,
@@ -271,9 +275,13 @@ impl Client {
             let what = format!("at most {most} keys in a request");
             return Err(RequestError("too_many_subscriptions", what, None));
         }
+        let gateway = Arc::clone(&self.gateway);
         for key in keys {
             let done = match &options {
-                Some(options) => self.subscribe(key, options).await,
+                Some(options) => {
+                    let Some(turn) = self.turn(&gateway.orders).await else { return Ok(()) };
+                    self.subscribe(key, options, turn)
+                }
                 None => self.unsubscribe(key),
             };
             if let Err(wrong) = done {
@@ -302,10 +310,27 @@ impl Client {
         self.send(&wrong);
     }
 
-    async fn subscribe(
+    /// Waits until the demux takes an order of this client. Returns `None` if the gateway has stopped,
+    /// or the client has closed its connection.
+    ///
+    /// Clients take turns, one key each. Nothing is read from one that waits, so it is asked here: a
+    /// client that is gone passes its turn on, without work for the demux. If it went on to its last
+    /// key, clients that subscribe and close faster than keys are attached would line up, and each would
+    /// keep its place until then. What was not sent to the demux needs no removal.
+    async fn turn<'a>(&self, orders: &'a Orders) -> Option<Turn<'a>> {
+        let turn = orders.reserve().await.ok()?;
+        if self.peer.has_closed() {
+            self.outlet.end(); // so that nothing more that it has sent is handled
+            return None;
+        }
+        Some(turn)
+    }
+
+    fn subscribe(
         &mut self,
         key: String,
         options: &SubscribeOptions,
+        turn: Turn<'_>,
     ) -> Result<(), RequestError> {
         #[cfg(test)]
         assert_ne!(key, "a panic", "planted");
@@ -330,12 +355,12 @@ impl Client {
                 let message = format!("at most {most} subscriptions on a connection");
                 return Err(RequestError("too_many_subscriptions", message, Some(key)));
             }
-            None => self.attach(key.into(), options).await,
+            None => self.attach(key.into(), options, turn),
         }
         Ok(())
     }
 
-    async fn attach(&mut self, key: Key, options: &SubscribeOptions) {
+    fn attach(&mut self, key: Key, options: &SubscribeOptions, turn: Turn<'_>) {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let gateway = &self.gateway;
         // A client can lower the rate limit but not raise it.
@@ -356,10 +381,7 @@ impl Client {
         let order = attach(Subscription::new(Arc::clone(&self.outlet), Arc::clone(&terms)))
             .leased(&mut self.lease)
             .leased(&mut lease);
-        if gateway.orders.send(order.into()).await.is_err() {
-            // The gateway has stopped and is about to close this connection.
-            gateway.registry.remove(terms.id);
-        }
+        turn.send(order.into());
         let rate = rate.map_or(0, NonZeroU32::get);
         let held = Held { terms, rate, is_subscribed: false, lease: Some(lease), again: None };
         self.subscriptions.insert(key, held);
@@ -426,8 +448,11 @@ impl Client {
                 } else {
                     self.send(&json!({ "type": "unsubscribed", "key": &*key, "reason": reason }));
                 }
-                if let Some(options) = again {
-                    self.attach(key, &options).await;
+                let gateway = Arc::clone(&self.gateway);
+                if let Some(options) = again
+                    && let Some(turn) = self.turn(&gateway.orders).await
+                {
+                    self.attach(key, &options, turn);
                 }
             }
         }
@@ -508,8 +533,6 @@ fn end_of(error: axum::Error) -> End {
 
 #[cfg(test)]
 mod tests {
-    use axum::extract::{ConnectInfo, State, WebSocketUpgrade};
-    use axum::routing::get;
     use clap::Parser;
     use futures::SinkExt;
     use tokio::net::{TcpListener, TcpStream};
@@ -529,12 +552,13 @@ mod tests {
     use crate::hooks::GatewayHooks;
     use crate::message::{Delivery, Message, PLANTED, Verdict};
     use crate::router::{self, Input};
+    use crate::serve::serve;
     use crate::source::Source;
     use crate::subscription::Registry;
 
     type Socket = WebSocketStream<TcpStream>;
 
-    /// A gateway without HTTP beside `/ws`.
+    /// A gateway in this process.
     struct Site {
         gateway: Arc<Gateway>,
         input: Input,
@@ -543,6 +567,11 @@ mod tests {
 
     impl Site {
         async fn start(options: &[&str]) -> Self {
+            Self::start_with(options, None).await
+        }
+
+        /// If there are `orders`, they are sent there and not to the demux.
+        async fn start_with(options: &[&str], orders: Option<Orders>) -> Self {
             let config = Config::parse_from(["gateway"].iter().chain(options));
             let board = Arc::new(Board::new(&config));
             let registry = Arc::new(Registry::default());
@@ -554,10 +583,10 @@ mod tests {
             };
             let budget = Arc::new(Budget::new(config.max_queued));
             let (_, interruptions) = mpsc::unbounded_channel();
-            let (input, orders, _routing) =
+            let (input, orders_of_demux, _routing) =
                 router::start(&config, hooks, interruptions, Arc::clone(&budget));
             let gateway = Arc::new(Gateway {
-                places: Arc::new(Semaphore::new(1)),
+                places: Arc::new(Semaphore::new(config.max_connections as usize)),
                 batches: Batches::new(1, 1),
                 clients: TaskTracker::new(),
                 posts: TaskTracker::new(),
@@ -567,17 +596,13 @@ mod tests {
                 config,
                 board,
                 registry,
-                orders,
+                orders: orders.unwrap_or(orders_of_demux),
                 source: Source::Embedded(input.clone()),
                 budget,
             });
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
-            let app = axum::Router::new()
-                .route("/ws", get(upgrade))
-                .with_state(Arc::clone(&gateway))
-                .into_make_service_with_connect_info::<SocketAddr>();
-            tokio::spawn(async move { axum::serve(listener, app).await });
+            tokio::spawn(serve(listener, Arc::clone(&gateway), CancellationToken::new()));
             Self { gateway, input, address }
         }
 
@@ -613,14 +638,6 @@ mod tests {
             };
             timeout(Duration::from_secs(60), counted).await.expect("all others have left");
         }
-    }
-
-    async fn upgrade(
-        State(gateway): State<Arc<Gateway>>,
-        ConnectInfo(address): ConnectInfo<SocketAddr>,
-        upgrade: WebSocketUpgrade,
-    ) -> axum::response::Response {
-        upgrade.on_upgrade(move |socket| serve(socket, gateway, address, None))
     }
 
     /// Reads until a message of this type.
@@ -684,6 +701,40 @@ mod tests {
         while totals().detached < totals().attached - 1 {
             sleep(Duration::from_millis(5)).await; // its subscriptions end, too
         }
+    }
+
+    /// The demux takes one order at a time, and the clients wait for their turns.
+    #[tokio::test]
+    async fn clients_that_close_their_connections_while_they_wait_for_their_turns_attach_no_more() {
+        const CLIENTS: u64 = 10;
+        let (orders, mut taken) = mpsc::channel(1);
+        let site = Site::start_with(&[], Some(orders)).await;
+        let keys: Vec<String> = (0..100).map(|key| key.to_string()).collect();
+        let mut clients = Vec::new();
+        for _ in 0..CLIENTS {
+            let mut client = site.subscriber(json!({ "type": "subscribe", "keys": keys })).await;
+            // Something that is not read before they have had their turns.
+            client.send(Received::text("unread")).await.unwrap();
+            clients.push(client);
+        }
+        site.until_connected(CLIENTS).await;
+        let mut orders = vec![taken.recv().await.unwrap()];
+        drop(clients);
+        let taking = async {
+            loop {
+                sleep(Duration::from_millis(20)).await;
+                orders.push(taken.recv().await.unwrap());
+            }
+        };
+        tokio::select! {
+            () = taking => {}
+            () = site.until_connected(0) => {}
+        }
+        while let Ok(order) = taken.try_recv() {
+            orders.push(order);
+        }
+        assert!(orders.len() < 50, "{} of 1,000 were attached", orders.len());
+        assert_eq!(site.gateway.registry.len(), orders.len(), "nothing is kept of the others");
     }
 
     /// The broker delivers no more if too many messages are unacknowledged.

@@ -31,6 +31,7 @@ use crate::message::{check_json, is_json_type, is_plain};
 use crate::page;
 use crate::reader::Reader;
 use crate::source::PublishError;
+use crate::timed_socket::Peer;
 
 /// The path before the key.
 const PUBLISH: &str = "/publish/";
@@ -129,6 +130,7 @@ async fn connect(
     headers: HeaderMap,
     ConnectInfo(address): ConnectInfo<SocketAddr>,
     Extension(place): Extension<Arc<OwnedSemaphorePermit>>,
+    Extension(peer): Extension<Peer>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refusal> {
     use WebSocketUpgradeRejection as Rejection;
@@ -158,7 +160,7 @@ async fn connect(
         .write_buffer_size(WRITE_BUFFER)
         .on_upgrade(async move |socket| {
             let _until_it_has_left = (permit, place, token);
-            client::serve(socket, gateway, address, reader).await;
+            client::serve(socket, gateway, address, peer, reader).await;
         }))
 }
 

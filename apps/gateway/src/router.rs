@@ -70,6 +70,9 @@ impl Input {
 
 pub type Orders = mpsc::Sender<Order<Key, Subscription>>;
 
+/// Room for one order.
+pub type Turn<'a> = mpsc::Permit<'a, Order<Key, Subscription>>;
+
 /// Starts the demux in its own task. The task ends when the input has ended and everything is
 /// delivered.
 pub fn start(

@@ -26,7 +26,7 @@ use crate::access;
 use crate::gateway::Gateway;
 use crate::http::{Refusal, answer, hardened, router};
 use crate::log::NOT_ACCEPTED;
-use crate::timed_socket::TimedSocket;
+use crate::timed_socket::{Peer, TimedSocket};
 
 /// Connections that have not sent a request yet. Further ones wait to be accepted.
 pub const NEW: usize = 256;
@@ -97,11 +97,11 @@ impl Connection {
         let _ = socket.set_nodelay(true); // flush means send
         let (address, is_upgraded) = (self.address, Arc::new(AtomicBool::new(false)));
         let socket = TimedSocket::new(socket, Arc::clone(&is_upgraded));
-        let shared = socket.share();
+        let (shared, peer) = (socket.share(), socket.peer());
         // Kept until the connection ends, as its responses use memory until then.
         let place = OnceLock::new();
         let service = service_fn(|request: hyper::Request<Incoming>| {
-            let done = self.call(request.map(Body::new), &place);
+            let done = self.call(request.map(Body::new), &place, &peer);
             let is_upgraded = &is_upgraded;
             async move {
                 let answer = done.await;
@@ -134,7 +134,12 @@ impl Connection {
         }
     }
 
-    async fn call(&self, mut request: Request, place: &OnceLock<OwnedSemaphorePermit>) -> Response {
+    async fn call(
+        &self,
+        mut request: Request,
+        place: &OnceLock<OwnedSemaphorePermit>,
+        peer: &Peer,
+    ) -> Response {
         let is_socket = request.uri().path() == "/ws";
         let admitted = access::check_request(&mut request).and_then(|()| {
             if is_socket || place.get().is_some() {
@@ -157,6 +162,7 @@ impl Connection {
                 if is_socket {
                     request.extensions_mut().insert(ConnectInfo(self.address));
                     request.extensions_mut().insert(Arc::clone(&self.socket));
+                    request.extensions_mut().insert(peer.clone());
                 }
                 answer(&self.gateway, &self.app, request).await
             }

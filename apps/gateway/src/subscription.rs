@@ -528,6 +528,11 @@ impl Registry {
     pub fn remove(&self, tag: u64) -> Option<Arc<Terms>> {
         self.0.lock().remove(&tag)
     }
+
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.0.lock().len()
+    }
 }
 
 #[cfg(test)]

@@ -10,12 +10,13 @@ use std::error::Error;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures::{FutureExt, future};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
+use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
 use crate::lock::Lock;
@@ -33,6 +34,22 @@ type BoxError = Box<dyn Error + Send + Sync>;
 /// A socket on which a write fails if the client does not read in time. A WebSocket has its own
 /// timeout.
 pub struct TimedSocket<S>(Arc<Lock<Writer<S>>>);
+
+/// Knows whether the client has closed its connection, also while bytes that it sent before are not
+/// read. Does not keep the socket open.
+#[derive(Clone)]
+pub struct Peer(Weak<Lock<Writer<TcpStream>>>);
+
+impl Peer {
+    /// Returns `true` if the client sends nothing more, or the connection is broken or closed.
+    pub fn has_closed(&self) -> bool {
+        self.0.upgrade().is_none_or(|socket| {
+            let socket = socket.lock();
+            let ready = socket.socket.ready(Interest::READABLE).now_or_never();
+            ready.is_some_and(|ready| ready.map_or(true, Ready::is_read_closed))
+        })
+    }
+}
 
 struct Writer<S> {
     socket: S,
@@ -80,6 +97,12 @@ impl<S: AsyncWrite + Unpin> TimedSocket<S> {
             }
         })
         .await
+    }
+}
+
+impl TimedSocket<TcpStream> {
+    pub fn peer(&self) -> Peer {
+        Peer(Arc::downgrade(&self.0))
     }
 }
 
@@ -200,6 +223,8 @@ mod tests {
     use std::convert::Infallible;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
 
     use super::*;
 
@@ -264,6 +289,37 @@ mod tests {
             socket.shutdown().now_or_never().is_none(),
             "the shutdown waits for the buffered bytes"
         );
+    }
+
+    #[tokio::test]
+    async fn a_closed_connection_is_known_while_bytes_are_unread() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        for is_reset in [false, true] {
+            let connecting = TcpStream::connect(listener.local_addr().unwrap());
+            let (far, near) = future::join(connecting, listener.accept()).await;
+            let (mut far, (near, _)) = (far.unwrap(), near.unwrap());
+            let mut socket = TimedSocket::new(near, Arc::default());
+            let peer = socket.peer();
+            far.write_all(b"unread").await.unwrap();
+            assert!(!peer.has_closed());
+            if is_reset {
+                socket.write_all(b"unread").await.unwrap();
+                socket.shutdown().await.unwrap(); // which writes what is held
+                far.readable().await.unwrap();
+            }
+            drop(far); // with unread bytes, it is reset
+            let closed = async {
+                while !peer.has_closed() {
+                    sleep(Duration::from_millis(1)).await;
+                }
+            };
+            timeout(TIMEOUT, closed).await.expect("it is closed");
+            let mut bytes = [0; 6];
+            socket.read_exact(&mut bytes).await.unwrap();
+            assert_eq!(&bytes, b"unread");
+            drop(socket);
+            assert!(peer.has_closed());
+        }
     }
 
     #[tokio::test]
