@@ -8,13 +8,15 @@
 //! 5. Nothing waits for a peer without limit: a connection is closed if for a few deadlines no call
 //!    is answered in time or no request can be written (`health`), and when its last handle has
 //!    been dropped for a deadline.
-//! 6. Requests that wait to be written take bounded memory (`outbox`).
+//! 6. A call whose future is dropped after its request was sent is judged as if it were not
+//!    (`unanswered`).
+//! 7. Requests that wait to be written take bounded memory (`outbox`).
 
 use std::fmt;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -25,20 +27,25 @@ use thrift::protocol::TMessageType;
 use tokio::net::{TcpStream, ToSocketAddrs};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::bytes::Bytes;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::error::Error;
 use crate::health::{Health, InTime, Running, silence};
 use crate::message::{Limits, Message, Protocol, Wire};
-use crate::outbox::{Admitted, Flushed, Outbox, Written};
+use crate::outbox::{Admitted, Flushed, Outbox, Queued, Written};
 use crate::service::SEPARATOR;
 use crate::socket;
 use crate::transport::{Frame, Transport};
+use crate::unanswered::Unanswered;
+use crate::upstream::Place;
 
 /// The largest sequence id. Ids are positive, because all implementations read positive ids alike.
 const LAST_ID: u64 = i32::MAX as u64;
+
+/// A deadline that cannot be represented is so far away.
+const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 
 /// Settings of a client.
 #[derive(Debug, Clone, Copy)]
@@ -53,6 +60,9 @@ pub struct Options {
     /// Time limit of a call, from its first poll to its answer, and of connecting. A connection is
     /// closed if for three deadlines no call is answered in time although calls wait, or no byte
     /// can be written although requests wait.
+    ///
+    /// If you drop calls after a time of your own, the server has failed them only at their
+    /// deadlines: choose one that is not much longer.
     pub deadline: Duration,
 }
 
@@ -83,6 +93,8 @@ pub struct Client {
     shared: Arc<Shared>,
     /// What is left of the deadline, if a call has waited for this handle.
     time_left: Duration,
+    /// The place in a pool that calls of this handle take, while the pool or one of them keeps it.
+    place: Weak<Place>,
 }
 
 struct Shared {
@@ -108,13 +120,13 @@ pub(crate) struct Connection {
     given_up: OnceLock<Arc<str>>,
     /// Cancelled when no further call can be made: the connection is closed, or has no id left.
     ended: CancellationToken,
-    /// Calls that were waiting when the connection was closed.
+    /// Calls that were with the server when the connection was closed.
     lost: AtomicU64,
-    /// Answers that reached their calls.
+    /// Answers that reached their calls, and those in time for calls that were dropped.
     answers: AtomicU64,
     /// Those of them that could not be read.
     unreadable: AtomicU64,
-    /// Calls that reached their deadlines.
+    /// Calls that reached their deadlines, also if they were dropped before.
     expired: AtomicU64,
     used_ids: AtomicU64,
     attached: AtomicU64,
@@ -123,12 +135,15 @@ pub(crate) struct Connection {
     pub(crate) in_time: InTime,
     pub(crate) health: Arc<Health>,
     pub(crate) outbox: Outbox,
+    pub(crate) unanswered: Unanswered,
 }
 
 impl Connection {
     fn close(&self, reason: impl fmt::Display) {
+        let mut unanswered = None; // dropped last, because that wakes other tasks
         self.closed.get_or_init(|| {
-            self.lost.store(self.counts().waiting, Relaxed);
+            let dropped = unanswered.insert(self.unanswered.close()).len() as u64;
+            self.lost.store(self.counts().waiting + dropped, Relaxed);
             reason.to_string().into()
         });
         self.ended.cancel();
@@ -137,11 +152,35 @@ impl Connection {
 
     /// Notes an answer that cannot be read. A server that gets one call at a time, and answers it
     /// with garbage, has failed: a pool uses another connection. Other calls continue.
-    fn unreadable(&self, call: &Running<'_>, what: &str) {
+    fn unreadable(&self, call: &Running, what: &str) {
         self.unreadable.fetch_add(1, Relaxed);
         if call.failed() {
             self.given_up.get_or_init(|| format!("an answer could not be read: {what}").into());
             self.ended.cancel();
+        }
+    }
+
+    /// Notes that a call has reached its deadline. Calls that have waited for a place in a pool for
+    /// most of it say little about the server.
+    pub(crate) fn expired(&self, call: &Running) {
+        if call.is_counted {
+            self.expired.fetch_add(1, Relaxed);
+            call.failed();
+        }
+    }
+
+    /// Notes an answer that arrived after its call had ended. A call that was only dropped is judged
+    /// now.
+    fn late(&self, id: i32) {
+        self.late.fetch_add(1, Relaxed);
+        self.in_time.answered(id);
+        match self.unanswered.take(id) {
+            Some(call) if call.due > Instant::now() => {
+                self.answers.fetch_add(1, Relaxed);
+                call.answered();
+            }
+            Some(call) => self.expired(&call),
+            None => {}
         }
     }
 
@@ -216,17 +255,13 @@ impl Hooks<i32, Message, Gone> for Watch {
                 connection.answers.fetch_add(1, Relaxed);
                 connection.in_time.answered(*call.key);
             }
-            Detached::Failed(Gone) => {
-                connection.late.fetch_add(1, Relaxed);
-                connection.in_time.answered(*call.key);
-            }
+            Detached::Failed(Gone) => connection.late(*call.key),
             _ => {}
         }
         connection.detached.fetch_add(1, Relaxed);
     }
     fn unmatched(&mut self, answer: Message) {
-        self.0.late.fetch_add(1, Relaxed);
-        self.0.in_time.answered(answer.id);
+        self.0.late(answer.id);
     }
 }
 
@@ -304,7 +339,12 @@ impl Client {
         let run = tokio::spawn(run).abort_handle();
         tokio::spawn(watch(Arc::clone(&connection), options.deadline, dropped, run));
         let shared = Shared { options, orders, connection, _handles: handles };
-        Self { shared: Arc::new(shared), time_left: options.deadline }
+        Self { shared: Arc::new(shared), time_left: options.deadline, place: Weak::new() }
+    }
+
+    /// Returns a handle whose calls take this place.
+    pub(crate) fn at(self, place: &Arc<Place>) -> Self {
+        Self { place: Arc::downgrade(place), ..self }
     }
 
     /// Returns a handle whose calls have only this time.
@@ -323,7 +363,8 @@ impl Client {
     /// # Cancel safety
     ///
     /// If the future is dropped, the request may have been sent; its answer is then counted as
-    /// [`Counts::late`]. A request that still waits to be written is removed. The connection and
+    /// [`Counts::late`], and a [`Pool`](crate::Pool) judges the server by it as if the future had
+    /// not been dropped. A request that still waits to be written is removed. The connection and
     /// other calls are not affected.
     pub async fn call<A: Wire, R: Wire>(&self, name: &str, args: &A) -> Result<R, Error> {
         self.call_as(name, args, Ok).await
@@ -346,14 +387,15 @@ impl Client {
         into: impl FnOnce(R) -> thrift::Result<T>,
     ) -> Result<T, Error> {
         let connection = &self.shared.connection;
-        let running = connection.health.call();
-        let Ok(answer) = timeout(self.time_left, self.exchange(name, args)).await else {
-            return Err(self.expired(&running));
-        };
+        let mut call = Call { connection, running: self.begin(), waiting: None };
+        let answer = timeout_at(call.running.due, self.exchange(name, args, &mut call.waiting));
+        let answer = answer.await;
+        call.waiting = None;
+        let Ok(answer) = answer else { return Err(self.expired(&call.running)) };
         let result = self.read(name, &answer?, into);
         match &result {
-            Err(Error::Malformed(what)) => connection.unreadable(&running, what),
-            _ => running.answered(),
+            Err(Error::Malformed(what)) => connection.unreadable(&call.running, what),
+            _ => call.running.answered(),
         }
         result
     }
@@ -388,24 +430,27 @@ impl Client {
     /// dropped before it completes, the request is not sent.
     pub async fn send<A: Wire>(&self, name: &str, args: &A) -> Result<(), Error> {
         let connection = &self.shared.connection;
-        let running = connection.health.call();
+        let running = self.begin();
         let queued = async {
             let (id, request) = self.admit(name, TMessageType::OneWay, args).await?;
             connection.outbox.push(id, request).ok_or_else(|| connection.error())?.keep();
             Ok(())
         };
-        timeout(self.time_left, queued).await.unwrap_or_else(|_| Err(self.expired(&running)))
+        timeout_at(running.due, queued).await.unwrap_or_else(|_| Err(self.expired(&running)))
     }
 
-    /// Notes that a call has reached its deadline. Calls that have waited for a place in a pool for
-    /// most of it say little about the server.
-    fn expired(&self, call: &Running<'_>) -> Error {
-        let deadline = self.shared.options.deadline;
-        if self.time_left >= deadline / 2 {
-            self.shared.connection.expired.fetch_add(1, Relaxed);
-            call.failed();
-        }
-        Error::Deadline(deadline)
+    /// Notes that a call begins.
+    fn begin(&self) -> Running {
+        let Shared { options, connection, .. } = &*self.shared;
+        let now = Instant::now();
+        let due = now.checked_add(self.time_left).unwrap_or_else(|| now + FAR);
+        let is_counted = self.time_left >= options.deadline / 2;
+        connection.health.call(due, is_counted, self.place.upgrade())
+    }
+
+    fn expired(&self, call: &Running) -> Error {
+        self.shared.connection.expired(call);
+        Error::Deadline(self.shared.options.deadline)
     }
 
     /// Returns the counters of this connection.
@@ -478,15 +523,53 @@ impl Client {
         Ok((id, request.ok_or_else(|| connection.error())?))
     }
 
-    async fn exchange<A: Wire>(&self, name: &str, args: &A) -> Result<Message, Error> {
+    async fn exchange<'a, A: Wire>(
+        &'a self,
+        name: &str,
+        args: &A,
+        waiting: &mut Option<Waiting<'a>>,
+    ) -> Result<Message, Error> {
         let Shared { orders, connection, .. } = &*self.shared;
         let (id, request) = self.admit(name, TMessageType::Call, args).await?;
         let (caller, answer) = oneshot::channel();
         let mut lease = Lease::new();
         let attach = Attach::new(id, Caller(Some(caller))).limit(1).leased(&mut lease);
         orders.unbounded_send(attach).map_err(|_| connection.error())?;
-        let _queued = connection.outbox.push(id, request).ok_or_else(|| connection.error())?;
-        answer.await.map_err(|_| connection.error())
+        let request = connection.outbox.push(id, request).ok_or_else(|| connection.error())?;
+        let waiting = waiting.insert(Waiting { id, answer, request, _lease: lease });
+        (&mut waiting.answer).await.map_err(|_| connection.error())
+    }
+}
+
+/// A call. If it is dropped while it waits for its answer, it is still with the server.
+struct Call<'a> {
+    connection: &'a Connection,
+    running: Running,
+    waiting: Option<Waiting<'a>>,
+}
+
+/// A call whose request is in the queue, or was written.
+struct Waiting<'a> {
+    id: i32,
+    answer: oneshot::Receiver<Message>,
+    request: Queued<'a>,
+    _lease: Lease,
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        let Some(Waiting { id, answer, request, .. }) = &mut self.waiting else { return };
+        if request.remove() {
+            return; // it was not sent
+        }
+        let unanswered = &self.connection.unanswered;
+        unanswered.add(*id, self.running.clone());
+        answer.close(); // from now on, `Watch` gets the answer
+        if answer.try_recv().is_ok()
+            && let Some(call) = unanswered.take(*id)
+        {
+            call.answered();
+        }
     }
 }
 
@@ -508,6 +591,7 @@ impl Drop for Ended {
     fn drop(&mut self) {
         let connection = &self.0;
         connection.ended.cancel();
+        drop(connection.unanswered.close());
         connection.outbox.end();
         connection.detached.store(connection.attached.load(Relaxed), Relaxed);
     }

@@ -2,22 +2,27 @@
 //! sends.
 //!
 //! 1. An answer is good if it arrives within a deadline of its call, and can be read. A call fails
-//!    if it ends without an answer at its deadline, or if its answer cannot be read.
+//!    if it ends without an answer at its deadline, or if its answer cannot be read. A call that was
+//!    sent and whose future is dropped is judged in the same way (`unanswered`), but its answer is
+//!    not read.
 //! 2. A good answer opens a place for [`Pool::round_robin`](crate::Pool::round_robin), and a failed
 //!    call closes its place and all but a few of those that are free. At least one stays open. Thus
 //!    a server that fails more calls than it answers gets one call at a time.
+//!    [`Pool::fail_over`](crate::Pool::fail_over) tries a server that has no free place last.
 //! 3. All places but one are closed when a connection ends that failed more calls than it answered,
 //!    and when no good answer has arrived for nearly a deadline while calls waited.
 //! 4. A connection is closed when no good answer has arrived for a few deadlines while calls
 //!    waited, or when no byte could be written while requests waited.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::client::Connection;
+use crate::upstream::Place;
 
 /// How many free places stay open when a call fails. With none, calls that are about to fail could
 /// hold all open places, so that no call could show that the server answers others. More of them
@@ -63,10 +68,25 @@ impl Health {
         self.open.store(1, Relaxed);
     }
 
+    /// Returns `true` if the server may get another call now.
+    pub(crate) fn has_free_place(&self) -> bool {
+        self.running() < self.open_places()
+    }
+
+    /// Returns how many calls run.
+    pub(crate) fn running(&self) -> usize {
+        self.running.load(Relaxed)
+    }
+
     /// Notes that a call begins, which ends when the returned value is dropped.
-    pub(crate) fn call(&self) -> Running<'_> {
+    pub(crate) fn call(
+        self: &Arc<Self>,
+        due: Instant,
+        is_counted: bool,
+        place: Option<Arc<Place>>,
+    ) -> Running {
         self.running.fetch_add(1, Relaxed);
-        Running(self)
+        Running { health: Arc::clone(self), due, is_counted, place }
     }
 
     fn opened(&self) {
@@ -75,32 +95,45 @@ impl Health {
 
     /// Closes the place of a call. Returns `true` if it was the only one.
     fn closed(&self) -> bool {
-        let most = self.running.load(Relaxed) + SPARE;
+        let most = self.running() + SPARE;
         let close = |open: usize| Some((open.min(most) - 1).max(1));
         self.open.fetch_update(Relaxed, Relaxed, close) == Ok(1)
     }
 }
 
-/// A call that runs. It ends when this is dropped.
-#[derive(Debug)]
-pub(crate) struct Running<'a>(&'a Health);
+/// A call that runs. It ends when this is dropped, and its clones.
+pub(crate) struct Running {
+    health: Arc<Health>,
+    /// Its deadline.
+    pub(crate) due: Instant,
+    /// It says much about the server if this call reaches its deadline.
+    pub(crate) is_counted: bool,
+    /// Its place at the server.
+    place: Option<Arc<Place>>,
+}
 
-impl Running<'_> {
+impl Running {
     /// Notes a good answer.
     pub(crate) fn answered(&self) {
-        self.0.opened();
+        self.health.opened();
     }
 
     /// Notes that the call failed. Returns `true` if the server had no other place: it failed the
     /// only call that it was to get.
     pub(crate) fn failed(&self) -> bool {
-        self.0.closed()
+        self.health.closed()
     }
 }
 
-impl Drop for Running<'_> {
+impl Clone for Running {
+    fn clone(&self) -> Self {
+        self.health.call(self.due, self.is_counted, self.place.clone())
+    }
+}
+
+impl Drop for Running {
     fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Relaxed);
+        self.health.running.fetch_sub(1, Relaxed);
     }
 }
 
@@ -157,8 +190,12 @@ pub(crate) async fn silence(connection: &Connection, deadline: Duration) -> Stri
         sleep((deadline / CHECKS).max(Duration::from_millis(1))).await;
         let in_time = &connection.in_time;
         let counts = connection.counts();
-        let has_waited = counts.waiting > 0 || counts.calls != calls;
+        let has_waited =
+            counts.waiting > 0 || counts.calls != calls || !connection.unanswered.is_empty();
         calls = counts.calls;
+        for call in connection.unanswered.take_overdue(Instant::now()) {
+            connection.expired(&call);
+        }
         let unanswered = answers.check(in_time.count(), has_waited);
         let outbox = &connection.outbox;
         let unwritten = writes.check(outbox.progress(), outbox.is_waiting());
@@ -186,33 +223,37 @@ pub(crate) async fn silence(connection: &Connection, deadline: Duration) -> Stri
 mod tests {
     use super::*;
 
+    fn call(health: &Arc<Health>) -> Running {
+        health.call(Instant::now(), true, None)
+    }
+
     #[test]
     fn a_server_that_fails_its_calls_gets_one_at_a_time() {
-        let health = Health::default();
-        let running = (0..100).map(|_| health.call()).collect::<Vec<_>>();
-        for call in running {
+        let health = Arc::<Health>::default();
+        let running = (0..100).map(|_| call(&health)).collect::<Vec<_>>();
+        for running in running {
             let before = health.open_places();
-            call.failed();
+            running.failed();
             assert!(health.open_places() < before.max(2));
-            assert!(health.open_places() <= health.running.load(Relaxed) + SPARE);
+            assert!(health.open_places() <= health.running() + SPARE);
         }
         assert_eq!(health.open_places(), SPARE);
         for _ in 1..SPARE {
-            assert!(!health.call().failed());
+            assert!(!call(&health).failed());
         }
         assert_eq!(health.open_places(), 1);
-        assert!(health.call().failed(), "it had one place");
+        assert!(call(&health).failed(), "it had one place");
         assert_eq!(health.open_places(), 1);
-        assert_eq!(health.running.load(Relaxed), 0);
+        assert_eq!(health.running(), 0);
     }
 
     #[test]
     fn answers_open_places_again() {
-        let health = Health::default();
+        let health = Arc::<Health>::default();
         health.close_places();
         let mut at_once = Vec::new();
         for _ in 0..6 {
-            let calls = (0..health.open_places()).map(|_| health.call()).collect::<Vec<_>>();
+            let calls = (0..health.open_places()).map(|_| call(&health)).collect::<Vec<_>>();
             at_once.push(calls.len());
             calls.iter().for_each(Running::answered);
         }
@@ -221,15 +262,15 @@ mod tests {
 
     #[test]
     fn a_server_that_answers_more_calls_than_it_fails_keeps_its_places() {
-        let health = Health::default();
+        let health = Arc::<Health>::default();
         // All that run are about to fail, and others are answered.
-        let mut running = (0..50).map(|_| health.call()).collect::<VecDeque<_>>();
+        let mut running = (0..50).map(|_| call(&health)).collect::<VecDeque<_>>();
         for _ in 0..1000 {
             running.pop_front().unwrap().failed();
-            running.push_back(health.call());
+            running.push_back(call(&health));
             for _ in 0..2 {
                 assert!(health.open_places() > running.len(), "no place is free");
-                health.call().answered();
+                call(&health).answered();
             }
         }
     }

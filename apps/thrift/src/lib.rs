@@ -31,6 +31,7 @@ mod shares;
 mod socket;
 mod transport;
 mod turns;
+mod unanswered;
 mod upstream;
 
 pub use crate::client::{Client, Counts, Options};

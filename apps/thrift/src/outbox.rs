@@ -114,6 +114,15 @@ pub(crate) struct Queued<'a> {
 }
 
 impl Queued<'_> {
+    /// Returns `true` if the request was still in the queue, and was removed.
+    pub(crate) fn remove(&self) -> bool {
+        let removed = self.outbox.lock().requests.remove(&self.id);
+        if let Some(frame) = &removed {
+            self.outbox.release(frame);
+        }
+        removed.is_some()
+    }
+
     /// Leaves the request in the queue.
     pub(crate) fn keep(self) {
         std::mem::forget(self);
@@ -122,10 +131,7 @@ impl Queued<'_> {
 
 impl Drop for Queued<'_> {
     fn drop(&mut self) {
-        let removed = self.outbox.lock().requests.remove(&self.id);
-        if let Some(frame) = removed {
-            self.outbox.release(&frame);
-        }
+        self.remove();
     }
 }
 

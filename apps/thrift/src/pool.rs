@@ -30,6 +30,11 @@ use crate::upstream::{News, Place, Resting, Unusable, Upstream};
 /// fails more calls than it answers gets one call at a time. If it fails even those with answers
 /// that cannot be read, it is left alone. Exceptions are answers.
 ///
+/// A call that was sent and whose future is dropped, for example by a time limit of the caller, is
+/// still with the server: it is judged when it is answered, or at its deadline. Until then it counts
+/// as running and keeps its place, at least the first 16,384 of a connection. A call that was not
+/// sent is not judged.
+///
 /// Connections are closed when the pool is dropped and their calls have ended.
 #[derive(Debug)]
 pub struct Pool {
@@ -119,7 +124,8 @@ impl Pool {
     }
 
     /// Calls the server that answered last and, if that fails, the others in turn; at last those
-    /// that are being left alone, when that is over. Use it for idempotent calls only: a call that
+    /// whose open places are all taken, and those that are being left alone, when that is over. Use
+    /// it for idempotent calls only: a call that
     /// ended with a broken connection, a time-out or an answer that cannot be read may have been
     /// executed.
     ///
@@ -132,8 +138,9 @@ impl Pool {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the call may have been executed. Attempts to connect go on for
-    /// other calls.
+    /// If the future is dropped, the call may have been executed. It tries no further server, and the
+    /// server that it has called is judged when it answers, or at the deadline. Attempts to connect
+    /// go on for other calls.
     pub async fn fail_over<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
@@ -144,7 +151,12 @@ impl Pool {
         let mut candidates = in_turn.collect::<VecDeque<_>>();
         let mut failure = empty_pool();
         while let Some((index, resting)) = candidates.pop_front() {
-            let client = match self.servers[index].client(resting).await {
+            let server = &self.servers[index];
+            if resting == Resting::Fails && !server.has_free_place() {
+                candidates.push_back((index, Resting::Waits));
+                continue;
+            }
+            let client = match server.client(resting).await {
                 Ok(client) => client,
                 Err(Unusable::Resting(error)) => {
                     candidates.push_back((index, Resting::Waits));
@@ -187,26 +199,33 @@ impl Pool {
     /// # Cancel safety
     ///
     /// If the future is dropped while it waits for a place, nothing is sent and no place is taken.
+    /// Later, the call keeps its place until it is answered or its deadline has passed, unless its
+    /// request was not sent yet.
     pub async fn round_robin<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
         let deadline = self.options.deadline;
         let began = Instant::now();
-        let place = match timeout(deadline, self.place()).await {
+        let (client, _place) = match timeout(deadline, self.place()).await {
             Ok(place) => place?,
             Err(_) if self.in_turn().any(|server| server.is_open()) => {
                 return Err(Error::Deadline(deadline));
             }
             Err(_) => return Err(self.unreachable()),
         };
-        let client = place.client.clone();
-        // `place` is released after the call.
+        // `_place` is dropped after the call.
         call(client.within(deadline.saturating_sub(began.elapsed()))).await
     }
 
     /// Calls all servers concurrently, so that their answers can be compared. The answer of a
-    /// server that is being left alone is the reason, at once.
+    /// server that is being left alone is the reason, at once. All others are called, whatever is
+    /// known of them: with a server that hangs, each comparison takes a deadline.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the calls may have been executed. Those that were sent are judged
+    /// when they are answered, or at their deadlines.
     pub async fn ask_all<T, F>(&self, call: impl Fn(Client) -> F) -> Answers<T>
     where
         F: Future<Output = Result<T, Error>>,
@@ -222,7 +241,7 @@ impl Pool {
     }
 
     /// Waits for a place at a server, or until all have failed.
-    async fn place(&self) -> Result<Place, Error> {
+    async fn place(&self) -> Result<(Client, Arc<Place>), Error> {
         let since = self.news.failures();
         let all_failed = self.news.wait_for(|| {
             let has_none = self.in_turn().all(|server| server.has_failed(since));
@@ -232,7 +251,7 @@ impl Pool {
             loop {
                 match self.turns.next().await {
                     // Nothing was sent, so the call can go to another server.
-                    Some(place) if !place.client.is_open() => {}
+                    Some((client, _)) if !client.is_open() => {}
                     place => return place,
                 }
             }

@@ -27,7 +27,8 @@ use crate::upstream::{Place, Upstream};
 /// about 100 KiB. A shorter line would wake callers twice.
 const LINE: usize = 1024;
 
-type Caller = oneshot::Sender<Place>;
+/// Gets a connection, and a place on it.
+type Caller = oneshot::Sender<(Client, Arc<Place>)>;
 
 /// The places of a server.
 struct Places {
@@ -89,7 +90,7 @@ impl Turns {
     /// Waits for a place. Returns `None` if every server has retired.
     ///
     /// Cancel safe: a caller that is dropped takes no place.
-    pub(crate) async fn next(&self) -> Option<Place> {
+    pub(crate) async fn next(&self) -> Option<(Client, Arc<Place>)> {
         let (caller, place) = oneshot::channel();
         self.callers.send(caller).await.ok()?;
         place.await.ok()

@@ -18,7 +18,7 @@
 use std::fmt;
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::client::{Client, Options};
+use crate::client::{Client, Connection, Options};
 use crate::error::Error;
 use crate::health::Health;
 
@@ -228,7 +228,8 @@ impl Upstream {
     /// waker is woken when there may be one.
     ///
     /// A server that answers no calls would be free all the time. Therefore `Health` limits its
-    /// places, and after a failure it has one until it has answered. With one place, it gets no
+    /// places, and after a failure it has one until it has answered. A call that was dropped by its
+    /// caller takes one until it is answered or its deadline has passed. With one place, it gets no
     /// further call while a request waits to be written: a one-way call holds no place meanwhile.
     pub(crate) fn poll_place(
         self: &Arc<Self>,
@@ -260,15 +261,22 @@ impl Upstream {
         }
     }
 
-    /// Takes a place on a connection.
-    pub(crate) fn take_place(self: &Arc<Self>, client: Client) -> Place {
+    /// Takes a place on a connection, for the calls of the handle that it returns.
+    pub(crate) fn take_place(self: &Arc<Self>, client: Client) -> (Client, Arc<Place>) {
         let mut state = self.lock();
         state.taken += 1;
         if let Link::Open(open, on_this) = &mut state.link {
             *on_this += usize::from(open.is_same(&client));
         }
         drop(state);
-        Place { client, server: Arc::clone(self) }
+        let connection = Arc::downgrade(client.connection());
+        let place = Arc::new(Place { connection, server: Arc::clone(self) });
+        (client.at(&place), place)
+    }
+
+    /// Returns `true` if `Health` lets the server have another call now.
+    pub(crate) fn has_free_place(&self) -> bool {
+        self.health.has_free_place()
     }
 
     /// Returns `true` if the server has been tried since the failure number `since`, and it did not
@@ -374,10 +382,10 @@ impl Upstream {
     }
 }
 
-/// A place for a call at a server, on this connection. Dropping it frees the place.
-#[derive(Debug)]
+/// A place for a call at a server, on this connection. Dropping it frees the place. It is no handle
+/// to the connection, because that may keep the place of a call (`unanswered`).
 pub(crate) struct Place {
-    pub(crate) client: Client,
+    connection: Weak<Connection>,
     server: Arc<Upstream>,
 }
 
@@ -386,7 +394,8 @@ impl Drop for Place {
         let mut state = self.server.lock();
         state.taken -= 1;
         if let Link::Open(open, on_this) = &mut state.link {
-            *on_this -= usize::from(open.is_same(&self.client));
+            let is_same = Arc::as_ptr(open.connection()) == self.connection.as_ptr();
+            *on_this -= usize::from(is_same);
         }
         let sink = state.sink.take();
         drop(state);

@@ -449,8 +449,14 @@ async fn servers_that_flap_cost_only_calls_that_were_sent() {
     let unsent = done.into_iter().map(Result::unwrap).sum::<usize>();
     assert!(sent.load(SeqCst) > CALLERS);
     assert_eq!(unsent, 0, "calls failed that were not sent");
-    let state = format!("{pool:?}");
-    assert_eq!(state.matches("taken: 0").count(), 5, "places are left taken: {state}");
+    // Calls that were dropped keep their places until they are answered or lost.
+    let free = async {
+        while format!("{pool:?}").matches("taken: 0").count() < 5 {
+            tokio::time::sleep(millis(10)).await;
+        }
+    };
+    let done = timeout(LONG / 4, free).await;
+    assert!(done.is_ok(), "places are left taken: {pool:?}");
 }
 
 /// The caller's own time limit may end first; the error is that of the attempt.

@@ -13,7 +13,7 @@ use thrift_demux::demo::{Demo, Example, OneOfEach, Serve};
 use thrift_demux::{
     Client, Error, Limits, Message, Options, Protocol, Report, Service, Settings, serve,
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -197,7 +197,7 @@ pub const fn millis(millis: u64) -> Duration {
 }
 
 /// Reads the next request.
-pub async fn request(socket: &mut TcpStream) -> Option<Message> {
+pub async fn request(socket: &mut (impl AsyncRead + Unpin)) -> Option<Message> {
     let length = socket.read_u32().await.ok()?;
     let mut frame = vec![0; length as usize];
     socket.read_exact(&mut frame).await.ok()?;
