@@ -229,6 +229,10 @@ impl From<PublishError> for Refusal {
         match error {
             PublishError::Blocked => timed_out("the gateway waits for a slow client"),
             PublishError::Draining => draining(),
+            PublishError::Away => {
+                let what = "the broker is not connected, or far behind; it has not got the message";
+                Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "source_down", what)
+            }
             PublishError::Down => {
                 let what = "the broker did not confirm the message; it may or may not have it";
                 Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "source_down", what)

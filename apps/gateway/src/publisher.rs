@@ -82,6 +82,8 @@ impl Publisher {
         if let Some(requests) = &*self.requests.lock() {
             let request = Request { key: key.to_owned(), body: body.to_vec(), is_json, answer };
             let _ = requests.send(request);
+        } else {
+            let _ = answer.send(Err(PublishError::Away));
         }
         async {
             let answer = timeout(TIMEOUT, answered).await;
@@ -227,7 +229,7 @@ impl<'a> Desk<'a> {
         let refusal = if self.status.blocked() {
             PublishError::Alarm // it would wait in memory until the alarm ends
         } else if !self.status.connected() || self.sent.len() >= UNCONFIRMED {
-            PublishError::Down
+            PublishError::Away
         } else if self.refusals.contains(&lane) {
             PublishError::Forbidden
         } else {

@@ -25,7 +25,9 @@ pub enum PublishError {
     Blocked,
     /// The gateway is stopping.
     Draining,
-    /// The broker is away, or did not confirm the message.
+    /// The broker is not connected, or too many messages are unconfirmed. It has not got this one.
+    Away,
+    /// The broker did not confirm the message.
     Down,
     /// The broker is short of memory or disk.
     Alarm,
