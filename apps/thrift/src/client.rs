@@ -160,13 +160,10 @@ impl Connection {
         }
     }
 
-    /// Notes that a call has reached its deadline. Calls that have waited for a place in a pool for
-    /// most of it say little about the server.
+    /// Notes that a call was not answered within a deadline.
     pub(crate) fn expired(&self, call: &Running) {
-        if call.is_counted {
-            self.expired.fetch_add(1, Relaxed);
-            call.failed();
-        }
+        self.expired.fetch_add(1, Relaxed);
+        call.failed();
     }
 
     /// Notes an answer that arrived after its call had ended. A call that was only dropped is judged
@@ -387,11 +384,19 @@ impl Client {
         into: impl FnOnce(R) -> thrift::Result<T>,
     ) -> Result<T, Error> {
         let connection = &self.shared.connection;
-        let mut call = Call { connection, running: self.begin(), waiting: None };
-        let answer = timeout_at(call.running.due, self.exchange(name, args, &mut call.waiting));
-        let answer = answer.await;
+        let (until, running) = self.begin();
+        let mut call = Call { connection, running, waiting: None };
+        let answer = timeout_at(until, self.exchange(name, args, &mut call.waiting)).await;
+        let Ok(answer) = answer else {
+            if call.is_sent() && call.running.due > Instant::now() {
+                drop(call); // it has waited for a place, and the server has not had a deadline for it
+            } else {
+                call.waiting = None;
+                self.expired(&call.running);
+            }
+            return Err(Error::Deadline(self.shared.options.deadline));
+        };
         call.waiting = None;
-        let Ok(answer) = answer else { return Err(self.expired(&call.running)) };
         let result = self.read(name, &answer?, into);
         match &result {
             Err(Error::Malformed(what)) => connection.unreadable(&call.running, what),
@@ -430,27 +435,35 @@ impl Client {
     /// dropped before it completes, the request is not sent.
     pub async fn send<A: Wire>(&self, name: &str, args: &A) -> Result<(), Error> {
         let connection = &self.shared.connection;
-        let running = self.begin();
+        let (until, running) = self.begin();
         let queued = async {
             let (id, request) = self.admit(name, TMessageType::OneWay, args).await?;
             connection.outbox.push(id, request).ok_or_else(|| connection.error())?.keep();
             Ok(())
         };
-        timeout_at(running.due, queued).await.unwrap_or_else(|_| Err(self.expired(&running)))
+        timeout_at(until, queued).await.unwrap_or_else(|_| {
+            self.expired(&running);
+            Err(Error::Deadline(self.shared.options.deadline))
+        })
     }
 
-    /// Notes that a call begins.
-    fn begin(&self) -> Running {
+    /// Notes that a call begins. Returns also when its time is over, which is sooner than a deadline
+    /// if it has waited for a place.
+    fn begin(&self) -> (Instant, Running) {
         let Shared { options, connection, .. } = &*self.shared;
         let now = Instant::now();
-        let due = now.checked_add(self.time_left).unwrap_or_else(|| now + FAR);
-        let is_counted = self.time_left >= options.deadline / 2;
-        connection.health.call(due, is_counted, self.place.upgrade())
+        let after = |time| now.checked_add(time).unwrap_or_else(|| now + FAR);
+        let running = connection.health.call(after(options.deadline), self.place.upgrade());
+        (after(self.time_left), running)
     }
 
-    fn expired(&self, call: &Running) -> Error {
-        self.shared.connection.expired(call);
-        Error::Deadline(self.shared.options.deadline)
+    /// Notes that a call was not answered in a deadline, or that its request could not be sent in the
+    /// time that it had. If it had little, because it has waited for a place, that says little about
+    /// the server.
+    fn expired(&self, call: &Running) {
+        if self.time_left >= self.shared.options.deadline / 2 {
+            self.shared.connection.expired(call);
+        }
     }
 
     /// Returns the counters of this connection.
@@ -554,6 +567,13 @@ struct Waiting<'a> {
     answer: oneshot::Receiver<Message>,
     request: Queued<'a>,
     _lease: Lease,
+}
+
+impl Call<'_> {
+    /// Returns `true` if its request was sent. If it is still in the queue, it is removed.
+    fn is_sent(&self) -> bool {
+        self.waiting.as_ref().is_some_and(|waiting| !waiting.request.remove())
+    }
 }
 
 impl Drop for Call<'_> {

@@ -1,10 +1,11 @@
 //! Whether a server is good. It is judged by its answers to calls, and by nothing else that it
 //! sends.
 //!
-//! 1. An answer is good if it arrives within a deadline of its call, and can be read. A call fails
-//!    if it ends without an answer at its deadline, or if its answer cannot be read. A call that was
-//!    sent and whose future is dropped is judged in the same way (`unanswered`), but its answer is
-//!    not read.
+//! 1. An answer is good if it arrives within a deadline of its call, and can be read. A call fails if
+//!    it has no answer then, or one that cannot be read. A call that was sent and whose future has
+//!    ended before is judged in the same way (`unanswered`), but its answer is not read. So a server
+//!    is not judged by how long calls have waited for it: otherwise one that has hung, and for which
+//!    many wait, would fail each of them, and get one at a time, as long as more calls come.
 //! 2. A good answer opens a place for [`Pool::round_robin`](crate::Pool::round_robin), and a failed
 //!    call closes its place and all but a few of those that are free. At least one stays open. Thus
 //!    a server that fails more calls than it answers gets one call at a time.
@@ -79,14 +80,9 @@ impl Health {
     }
 
     /// Notes that a call begins, which ends when the returned value is dropped.
-    pub(crate) fn call(
-        self: &Arc<Self>,
-        due: Instant,
-        is_counted: bool,
-        place: Option<Arc<Place>>,
-    ) -> Running {
+    pub(crate) fn call(self: &Arc<Self>, due: Instant, place: Option<Arc<Place>>) -> Running {
         self.running.fetch_add(1, Relaxed);
-        Running { health: Arc::clone(self), due, is_counted, place }
+        Running { health: Arc::clone(self), due, place }
     }
 
     fn opened(&self) {
@@ -104,10 +100,8 @@ impl Health {
 /// A call that runs. It ends when this is dropped, and its clones.
 pub(crate) struct Running {
     health: Arc<Health>,
-    /// Its deadline.
+    /// When the server has had a deadline to answer it.
     pub(crate) due: Instant,
-    /// It says much about the server if this call reaches its deadline.
-    pub(crate) is_counted: bool,
     /// Its place at the server.
     place: Option<Arc<Place>>,
 }
@@ -127,7 +121,7 @@ impl Running {
 
 impl Clone for Running {
     fn clone(&self) -> Self {
-        self.health.call(self.due, self.is_counted, self.place.clone())
+        self.health.call(self.due, self.place.clone())
     }
 }
 
@@ -224,7 +218,7 @@ mod tests {
     use super::*;
 
     fn call(health: &Arc<Health>) -> Running {
-        health.call(Instant::now(), true, None)
+        health.call(Instant::now(), None)
     }
 
     #[test]

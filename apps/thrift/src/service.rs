@@ -18,9 +18,9 @@ pub trait Service: Send + Sync + 'static {
     ///
     /// If the client disconnects, this future is dropped, except for a one-way call.
     ///
-    /// A call that computes delays others on the threads of the runtime, by at most eight calls of each
-    /// connection, until it waits for the first time. What computes for long should run on a blocking
-    /// thread.
+    /// A call that computes delays others on the threads of the runtime. Connections take turns, of
+    /// eight calls each that have not waited for anything yet, and a call of another connection waits
+    /// for such turns a few times. What computes for milliseconds should run on a blocking thread.
     fn call(&self, request: Request) -> impl Future<Output = Result<Option<Bytes>, Error>> + Send;
 }
 

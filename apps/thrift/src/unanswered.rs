@@ -1,7 +1,8 @@
-//! Calls that were sent and whose futures were dropped: they are still with the server.
+//! Calls that were sent and whose futures were dropped, or have ended because they had waited for a
+//! place: they are still with the server.
 //!
-//! 1. Such a call runs, and keeps its place at the server, until it is answered, its deadline has
-//!    passed, or the connection is closed. Then it is judged like any other (`health`).
+//! 1. Such a call runs, and keeps its place at the server, until it is answered, the server has had a
+//!    deadline for it, or the connection is closed. Then it is judged like any other (`health`).
 //! 2. A call is here before its caller stops to receive, so the answer reaches one of them. What is
 //!    taken out is judged once.
 //! 3. They take bounded memory ([`MOST`]). A call for which there is no room is not judged.
@@ -86,7 +87,7 @@ mod tests {
         let now = Instant::now();
         let at = |secs| now + Duration::from_secs(secs);
         for (id, due) in [(1, 9), (2, 8), (3, 7), (4, 6), (5, 5)] {
-            unanswered.add(id, health.call(at(due), true, None));
+            unanswered.add(id, health.call(at(due), None));
         }
         assert!(unanswered.take_overdue(at(4)).is_empty());
         assert!(unanswered.take(4).is_some());
@@ -95,7 +96,7 @@ mod tests {
         assert!(unanswered.take_overdue(at(7)).is_empty());
         assert_eq!(health.running(), 2);
         assert_eq!(unanswered.close().len(), 2);
-        unanswered.add(6, health.call(at(10), true, None));
+        unanswered.add(6, health.call(at(10), None));
         assert!(unanswered.is_empty(), "the connection is closed");
         assert_eq!(health.running(), 0);
     }
@@ -106,7 +107,7 @@ mod tests {
         let unanswered = Unanswered::default();
         let now = Instant::now();
         for id in (1..).take(MOST + 10) {
-            unanswered.add(id, health.call(now, true, None));
+            unanswered.add(id, health.call(now, None));
         }
         assert_eq!(health.running(), MOST);
         assert_eq!(unanswered.take_overdue(now).len(), MOST);

@@ -5,7 +5,7 @@ mod common;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use common::{Gate, LONG, Server, answers, millis, nothing_left, reply, request, scripted, within};
@@ -297,4 +297,53 @@ async fn dropped_calls_are_judged_once_and_leave_nothing_behind() {
     let client = pool.round_robin(async |client| Ok::<_, Error>(client)).await.unwrap();
     nothing_left(&client).await;
     assert_eq!(client.closed(), None);
+}
+
+/// When a server has hung, many calls wait for its only place, and have little time left when they get
+/// it. Each is answered too late for its caller, but within a deadline after it was sent.
+#[tokio::test]
+async fn a_server_that_is_well_again_gets_more_calls_though_all_that_wait_come_too_late() {
+    let is_well = Arc::new(AtomicBool::new(false));
+    let well = Arc::clone(&is_well);
+    let (address, _) = scripted(move |socket: TcpStream, _| {
+        let well = Arc::clone(&well);
+        async move {
+            let (mut from, to) = socket.into_split();
+            let to = Arc::new(tokio::sync::Mutex::new(to));
+            while let Some(call) = request(&mut from).await {
+                if well.load(SeqCst) {
+                    let to = Arc::clone(&to);
+                    tokio::spawn(async move {
+                        sleep(millis(300)).await;
+                        to.lock().await.write_all(&reply(&call, call.id)).await
+                    });
+                }
+            }
+        }
+    })
+    .await;
+    let pool = Arc::new(Pool::new([address], within(millis(1000))));
+    let (done, mut results) = mpsc::unbounded_channel();
+    let calling = tokio::spawn(async move {
+        loop {
+            let (pool, done) = (Arc::clone(&pool), done.clone());
+            tokio::spawn(async move {
+                let call = async |client: Client| client.echo("x").await;
+                let _ = done.send(pool.round_robin(call).await);
+            });
+            sleep(millis(15)).await;
+        }
+    });
+    let recovered = async {
+        let mut answered = 0;
+        while answered < 100 {
+            match results.recv().await.unwrap() {
+                Ok(_) => answered += 1,
+                Err(Error::Deadline(_)) => is_well.store(true, SeqCst),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    timeout(LONG, recovered).await.expect("it gets one call at a time for ever");
+    calling.abort();
 }
