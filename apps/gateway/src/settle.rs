@@ -92,6 +92,7 @@ pub async fn settle(
         }
         let is_settled = !fates.is_empty(); // not at a tick alone
         let mut nacks = Vec::new();
+        let mut settled_now = 0; // counted together, as the task of the demux reads the count
         for Fate { tag, verdict } in fates.drain(..) {
             if runs.given_up.remove(&tag) {
                 continue; // acknowledged before
@@ -104,7 +105,7 @@ pub async fn settle(
                 continue;
             }
             runs.close(tag);
-            deliveries.have_settled(1);
+            settled_now += 1;
             let requeue = match verdict {
                 Verdict::Acknowledge | Verdict::Lost => None,
                 Verdict::Repeat => Some(true),
@@ -118,6 +119,7 @@ pub async fn settle(
                 runs.settled.push(tag);
             }
         }
+        deliveries.have_settled(settled_now);
         if let Some(tag) = overdue
             && runs.has_open(tag)
         {
