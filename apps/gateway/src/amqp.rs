@@ -463,7 +463,7 @@ impl Broker {
                 self.interest.interrupt_all(); // even if the queue is declared again at once
                 gone("the queue was deleted")
             })??;
-            fates.deliveries.has_arrived(delivered.delivery_tag);
+            fates.deliveries.set_arrived(delivered.delivery_tag);
             Ok::<_, lapin::Error>(delivered)
         };
         // Deliveries that have arrived while the input is blocked: at most the prefetch. They are

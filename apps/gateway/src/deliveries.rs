@@ -63,7 +63,7 @@ impl Deliveries {
     }
 
     /// Records that the broker has sent the delivery of this tag.
-    pub fn has_arrived(&self, tag: u64) {
+    pub fn set_arrived(&self, tag: u64) {
         self.arrived.store(tag, Relaxed);
     }
 
@@ -73,7 +73,7 @@ impl Deliveries {
     }
 
     /// Records that the demux has taken the delivery of this tag.
-    pub fn is_routed(&self, tag: u64) {
+    pub fn set_routed(&self, tag: u64) {
         self.routed.store(tag, Relaxed);
         if self.are_many() {
             self.became_many.notify_one();
@@ -86,7 +86,7 @@ impl Deliveries {
     }
 
     /// Records that as many deliveries more are settled, or are given up.
-    pub fn have_settled(&self, count: u64) {
+    pub fn add_settled(&self, count: u64) {
         self.settled.fetch_add(count, Relaxed);
     }
 
@@ -115,16 +115,16 @@ mod tests {
         for (prefetch, most) in [(1, 0), (8192, 512), (8207, 512)] {
             let deliveries = Deliveries::new(prefetch);
             let are_many = || deliveries.wait_for_many().now_or_never().is_some();
-            deliveries.has_arrived(8000);
-            deliveries.is_routed(most);
+            deliveries.set_arrived(8000);
+            deliveries.set_routed(most);
             assert!(!are_many(), "{prefetch}");
-            deliveries.is_routed(most + 1);
+            deliveries.set_routed(most + 1);
             assert!(are_many());
-            deliveries.have_settled(1);
+            deliveries.add_settled(1);
             assert!(!are_many());
-            deliveries.is_routed(most + 2);
+            deliveries.set_routed(most + 2);
             assert!(are_many());
-            deliveries.have_settled(most + 9); // some were refused, and not routed
+            deliveries.add_settled(most + 9); // some were refused, and not routed
             assert!(!are_many());
         }
     }
@@ -135,7 +135,7 @@ mod tests {
         futures::join!(deliveries.wait_for_many(), async {
             for tag in 1..=2 {
                 tokio::task::yield_now().await;
-                deliveries.is_routed(tag);
+                deliveries.set_routed(tag);
             }
         });
     }

@@ -16,13 +16,14 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use crate::budget::{Budget, Charge};
-use crate::deliveries::{Fate, Fates};
 use axum::body::Bytes;
 use axum::extract::ws::Utf8Bytes;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::value::RawValue;
+
+use crate::budget::{Budget, Charge};
+use crate::deliveries::{Fate, Fates};
 
 /// Bytes counted for a message beside its text and its key, for the entries in queues.
 const OVERHEAD: usize = 256;
@@ -187,9 +188,9 @@ impl Message {
     }
 
     /// Called when the demux takes the message.
-    pub fn is_routed(&self) {
+    pub fn mark_routed(&self) {
         if let Some(delivery) = &self.delivery {
-            delivery.fates.deliveries.is_routed(delivery.tag);
+            delivery.fates.deliveries.set_routed(delivery.tag);
         }
     }
 

@@ -141,7 +141,7 @@ fn read(
             }
             match futures::ready!(events.poll_recv(cx)) {
                 Some(Event::Message(mut message)) => {
-                    message.is_routed();
+                    message.mark_routed();
                     if let Some(history) = &board.history {
                         history.keep(&mut message, &budget);
                     }

@@ -20,7 +20,7 @@ use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::{join, try_join_all};
+use futures::future::{OptionFuture, join, try_join_all};
 use lapin::Channel;
 use lapin::options::{BasicAckOptions, BasicNackOptions};
 use tokio::sync::mpsc;
@@ -64,8 +64,7 @@ pub async fn settle(
     pause: &mut Duration,
 ) -> lapin::Result<()> {
     let (mut fates, mut runs) = (Vec::with_capacity(BATCH), Runs::default());
-    let mut ages = Ages::new(deadline.limit);
-    let mut crowd = Ages::new(CROWDED);
+    let mut watch = Watch::new(deliveries, deadline);
     loop {
         let mut overdue = None;
         if runs.put_off.is_empty() {
@@ -75,15 +74,11 @@ pub async fn settle(
                         return Ok(());
                     }
                 }
-                old = ages.next(|| deliveries.arrived()) => overdue = old,
-                old = crowd.next_of_many(deliveries), if deadline.acknowledges => overdue = old,
+                old = watch.next() => overdue = old,
             }
         } else {
             yield_now().await;
-            overdue = ages.next(|| deliveries.arrived()).now_or_never().flatten();
-            if deadline.acknowledges && overdue.is_none() {
-                overdue = crowd.next_of_many(deliveries).now_or_never().flatten();
-            }
+            overdue = watch.next().now_or_never().flatten();
         }
         if fates.is_empty() || overdue.is_some() {
             // What is settled is not overdue. There are at most as many as the prefetch.
@@ -119,13 +114,13 @@ pub async fn settle(
                 runs.settled.push(tag);
             }
         }
-        deliveries.have_settled(settled_now);
+        deliveries.add_settled(settled_now);
         if let Some(tag) = overdue
             && runs.has_open(tag)
         {
             if deadline.acknowledges {
                 let count = runs.give_up(tag);
-                deliveries.have_settled(count as u64);
+                deliveries.add_settled(count as u64);
                 if OVERDUE.allows() {
                     info!(count, "messages wait for clients for too long, and are acknowledged");
                 }
@@ -142,6 +137,32 @@ pub async fn settle(
         board.acknowledged.inc_by(count);
         if is_settled {
             *pause = SHORTEST_PAUSE;
+        }
+    }
+}
+
+/// Tells which messages are overdue.
+struct Watch<'a> {
+    deliveries: &'a Deliveries,
+    /// Of all that have arrived, because the broker counts their ages.
+    ages: Ages,
+    /// While many wait; `None` if they must not be acknowledged.
+    crowd: Option<Ages>,
+}
+
+impl<'a> Watch<'a> {
+    fn new(deliveries: &'a Deliveries, deadline: &Deadline) -> Self {
+        let crowd = deadline.acknowledges.then(|| Ages::new(CROWDED));
+        Self { deliveries, ages: Ages::new(deadline.limit), crowd }
+    }
+
+    /// Waits for the next tick. Returns the last tag that is overdue.
+    async fn next(&mut self) -> Option<u64> {
+        let Self { deliveries, ages, crowd } = self;
+        let crowd = OptionFuture::from(crowd.as_mut().map(|crowd| crowd.next_of_many(deliveries)));
+        tokio::select! {
+            old = ages.next(|| deliveries.arrived()) => old,
+            Some(old) = crowd => old,
         }
     }
 }
@@ -351,10 +372,10 @@ mod tests {
         let deliveries = &fates.deliveries;
         let mut crowd = Ages::new(CROWDED);
         for first in [0, 5] {
-            deliveries.is_routed(first + 4);
+            deliveries.set_routed(first + 4);
             let few = timeout(10 * CROWDED, crowd.next_of_many(deliveries)).await;
             assert!(few.is_err(), "four of 64");
-            deliveries.is_routed(first + 5);
+            deliveries.set_routed(first + 5);
             let start = tokio::time::Instant::now();
             loop {
                 match crowd.next_of_many(deliveries).await {
@@ -367,7 +388,7 @@ mod tests {
                 "{:?}",
                 start.elapsed()
             );
-            deliveries.have_settled(5);
+            deliveries.add_settled(5);
         }
     }
 

@@ -8,8 +8,8 @@
 //! 5. Nothing waits for a peer without limit: a connection is closed if for a few deadlines no call
 //!    is answered in time or no request can be written (`health`), and when its last handle has
 //!    been dropped for a deadline.
-//! 6. A call whose future is dropped after its request was sent is judged as if it were not
-//!    (`unanswered`).
+//! 6. A call that was sent and whose future is dropped, or has ended early, is judged as if it had
+//!    waited (`unanswered`).
 //! 7. Requests that wait to be written take bounded memory (`outbox`).
 
 use std::fmt;
@@ -126,7 +126,7 @@ pub(crate) struct Connection {
     answers: AtomicU64,
     /// Those of them that could not be read.
     unreadable: AtomicU64,
-    /// Calls that reached their deadlines, also if they were dropped before.
+    /// Calls that had no answer when the server had had its deadline, also if they had ended before.
     expired: AtomicU64,
     used_ids: AtomicU64,
     attached: AtomicU64,
@@ -166,8 +166,8 @@ impl Connection {
         call.failed();
     }
 
-    /// Notes an answer that arrived after its call had ended. A call that was only dropped is judged
-    /// now.
+    /// Notes an answer that arrived after its call had ended. If the server has not had its deadline,
+    /// the call is judged now.
     fn late(&self, id: i32) {
         self.late.fetch_add(1, Relaxed);
         self.in_time.answered(id);

@@ -1,8 +1,8 @@
 //! Whether a server is good. It is judged by its answers to calls, and by nothing else that it
 //! sends.
 //!
-//! 1. An answer is good if it arrives within a deadline of its call, and can be read. A call fails if
-//!    it has no answer then, or one that cannot be read. A call that was sent and whose future has
+//! 1. An answer is good if it arrives within a deadline after its call got its place, and can be read.
+//!    A call fails if it has no answer then, or one that cannot be read. A call that was sent and whose future has
 //!    ended before is judged in the same way (`unanswered`), but its answer is not read. So a server
 //!    is not judged by how long calls have waited for it: otherwise one that has hung, and for which
 //!    many wait, would fail each of them, and get one at a time, as long as more calls come.

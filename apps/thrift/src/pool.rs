@@ -30,10 +30,10 @@ use crate::upstream::{News, Place, Resting, Unusable, Upstream};
 /// fails more calls than it answers gets one call at a time. If it fails even those with answers
 /// that cannot be read, it is left alone. Exceptions are answers.
 ///
-/// A call that was sent and whose future is dropped, for example by a time limit of the caller, is
-/// still with the server: it is judged when it is answered, or at its deadline. Until then it counts
-/// as running and keeps its place, at least the first 16,384 of a connection. A call that was not
-/// sent is not judged.
+/// A call that was sent is still with the server if its future is dropped, for example by a time
+/// limit of the caller, or has ended early because it had waited for a place. It is judged when it is
+/// answered, or a deadline after it got its place. Until then it counts as running and keeps the
+/// place, at least the first 16,384 of a connection. A call that was not sent is not judged.
 ///
 /// Connections are closed when the pool is dropped and their calls have ended.
 #[derive(Debug)]
@@ -125,9 +125,8 @@ impl Pool {
 
     /// Calls the server that answered last and, if that fails, the others in turn; at last those
     /// whose open places are all taken, and those that are being left alone, when that is over. Use
-    /// it for idempotent calls only: a call that
-    /// ended with a broken connection, a time-out or an answer that cannot be read may have been
-    /// executed.
+    /// it for idempotent calls only: a call that ended with a broken connection, a time-out or an
+    /// answer that cannot be read may have been executed.
     ///
     /// Each server takes at most one deadline to connect to and, if it is called, one to answer.
     ///
@@ -199,8 +198,8 @@ impl Pool {
     /// # Cancel safety
     ///
     /// If the future is dropped while it waits for a place, nothing is sent and no place is taken.
-    /// Later, the call keeps its place until it is answered or its deadline has passed, unless its
-    /// request was not sent yet.
+    /// Later, the call keeps its place until it is answered or the server has had its deadline, unless
+    /// its request was not sent yet.
     pub async fn round_robin<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,

@@ -1,9 +1,9 @@
 //! A client that never reads, or a crowd of them, and the effect on other clients.
 //!
 //! The others get everything while it has not read, the gateway never waits for it, and no more
-//! messages are unacknowledged for it, or for the crowd, than their share: the broker searches all of
-//! them for each acknowledgement of another message. Delays are printed, and not judged, as they depend on what
-//! else the machine does.
+//! messages are unacknowledged for it, or for the crowd, than their share: the broker searches all
+//! of them for each acknowledgement of another message. Delays are printed, and not judged, as they
+//! depend on what else the machine does.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -23,9 +23,10 @@ use crate::stats;
 
 /// A small buffer in the kernel, which fills up soon.
 const BUFFER: u32 = 16 * 1024;
-/// The part of the prefetch that may wait for one client, and for a crowd of them.
-const SHARE: u64 = 64;
-const SHARE_OF_CROWD: u64 = 16;
+/// One client may have this part of the prefetch waiting.
+const PART: u64 = 64;
+/// A crowd of clients may have this part of the prefetch waiting.
+const PART_OF_CROWD: u64 = 16;
 /// How long acknowledgements may be on their way.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -87,7 +88,7 @@ impl Stalled {
         let blocked = stats::counter(gateway, "gateway_blocked_total").await? - blocked;
         faults.count(blocked, "times the gateway waited for a client");
         if self.flow.has_broker() {
-            let part = if crowd.is_empty() { SHARE } else { SHARE_OF_CROWD };
+            let part = if crowd.is_empty() { PART } else { PART_OF_CROWD };
             faults.check(unacknowledged(gateway, self.prefetch / part).await);
         }
 
