@@ -48,7 +48,7 @@ use tracing::{info, warn};
 use crate::board::Board;
 use crate::config::BrokerConfig;
 use crate::deliveries::{Fate, Fates};
-use crate::interest::{BATCH, Change, Interest};
+use crate::interest::{ALL, BATCH, Change, Interest};
 use crate::link::{Channels, refusal};
 use crate::lock::Lock;
 use crate::log::REFUSED;
@@ -356,7 +356,7 @@ impl Broker {
                 _ = tick.tick() => {
                     self.check_mark(channel).await?;
                     if again.is_empty() {
-                        again = self.interest.wanted();
+                        again = self.interest.needed();
                         rebinding.close(200, "all keys are bound again".into()).await?;
                         rebinding = on.create_channel().await?;
                     }
@@ -422,6 +422,7 @@ impl Broker {
 
     fn binding(&self, key: &str) -> (ShortString, FieldTable) {
         match &self.config.key_header {
+            Some(_) if key == ALL => ("".into(), table([("x-match", "all")])),
             Some(header) => ("".into(), table([("x-match", "all"), (header.as_str(), key)])),
             None => (key.into(), FieldTable::default()),
         }

@@ -98,8 +98,7 @@ pub async fn run(config: Config) -> Result<(), String> {
     let board = Arc::new(Board::new(&config));
     let registry = Arc::new(Registry::default());
     let (interruptions, interruptions_in) = mpsc::unbounded_channel();
-    let follows = config.broker.binding.is_empty();
-    let interest = Arc::new(Interest::new(follows, Arc::clone(&board), interruptions));
+    let interest = Arc::new(Interest::new(&config.broker, Arc::clone(&board), interruptions));
     let hooks = GatewayHooks {
         board: Arc::clone(&board),
         registry: Arc::clone(&registry),

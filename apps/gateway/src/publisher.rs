@@ -316,7 +316,9 @@ impl<'a> Desk<'a> {
                     &confirmation
                 {
                     let key = returned.delivery.routing_key.as_str();
-                    self.broker.interest.interrupt(key, published);
+                    if self.broker.interest.interrupt(key, published) {
+                        lost = Some(gone("the queue is not bound to all keys any more"));
+                    }
                 }
                 if confirmation.is_ack() { Ok(()) } else { Err(PublishError::Rejected) }
             }

@@ -392,11 +392,6 @@ pub async fn subscribed(socket: &mut Socket, count: usize) -> Result<(), String>
     Ok(())
 }
 
-/// Reads something, and answers pings. Returns `false` if the connection has ended.
-pub async fn read(socket: &mut Socket) -> bool {
-    matches!(socket.next().await, Some(Ok(_)))
-}
-
 /// Returns the next message, which must arrive within three minutes.
 pub async fn next(socket: &mut Socket) -> Result<Value, String> {
     loop {
