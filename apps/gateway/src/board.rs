@@ -19,6 +19,7 @@ use crate::history::History;
 use crate::lock::Lock;
 use crate::message::Key;
 use crate::subscription::{Notice, Share};
+use crate::waiting::Ticks;
 
 /// How long keys without subscriptions are kept after their last message, and how many of them.
 const RETENTION: Duration = Duration::from_secs(60);
@@ -60,6 +61,8 @@ pub struct Board {
     subscriptions: IntGauge,
     connections: IntGauge,
     clients: Lock<HashMap<SocketAddr, Present>>,
+    /// Parts of the time for which messages may wait.
+    pub ticks: Ticks,
     pub published: IntCounterVec,
     /// The counter of published messages that were taken.
     pub taken: IntCounter,
@@ -125,6 +128,17 @@ struct Blocked {
     since: Instant,
 }
 
+impl Present {
+    /// Disconnects the client, because it is too slow. Returns `false` if this was done before.
+    fn give_up(&self) -> bool {
+        let is_new = self.share.give_up();
+        if is_new {
+            let _ = self.notices.unbounded_send(Notice::GivenUp);
+        }
+        is_new
+    }
+}
+
 impl Board {
     pub fn new(config: &Config) -> Self {
         let registry = Registry::new();
@@ -179,6 +193,7 @@ impl Board {
             queued: gauge("gateway_queued", "Messages in the queues of subscriptions."),
             subscriptions: gauge("gateway_subscriptions", "Subscriptions now."),
             clients: Lock::default(),
+            ticks: Ticks::default(),
             connections: gauge("gateway_connections", "WebSockets now."),
             taken: published.with_label_values(&["ok"]),
             published,
@@ -348,23 +363,32 @@ impl Board {
         self.clients.lock().insert(client, present);
     }
 
-    /// Disconnects the client that has held up the others most since the last call; if none has, the
-    /// one that most bytes wait for. Returns its address, unless nothing waits for any client.
-    pub fn give_up_slowest(&self) -> Option<SocketAddr> {
+    /// Called at each tick.
+    pub fn pass_tick(&self) {
+        self.ticks.pass();
+        self.clients.lock().values().for_each(|present| present.share.fade());
+    }
+
+    /// Disconnects each client for which a message has waited for as many ticks. If there is none,
+    /// because messages wait until they are routed, disconnects the one for which a message has waited
+    /// longest, and of several the one that has held up the others most of late, or that most bytes
+    /// wait for. Returns the addresses.
+    pub fn give_up_slow(&self, ticks: u8) -> Vec<SocketAddr> {
         if let Some(Blocked { client: Some(client), since, .. }) = &mut *self.blocked.lock() {
             let held_up = std::mem::replace(since, Instant::now()).elapsed();
             if let Some(present) = self.clients.lock().get(client) {
                 present.share.held_up(held_up);
             }
         }
-        let clients = self.clients.lock();
-        let weights = clients.iter().map(|(client, present)| (present.share.weight(), client));
-        let ((_, bytes), client) = weights.max()?;
-        if bytes == 0 {
-            return None;
-        }
-        let _ = clients.get(client)?.notices.unbounded_send(Notice::GivenUp);
-        Some(*client)
+        let (clients, now) = (self.clients.lock(), self.ticks.now());
+        let weights = clients.iter().map(|(client, present)| (present.share.weight(now), client));
+        let mut slow: Vec<_> = weights.filter(|((.., bytes), _)| *bytes > 0).collect();
+        slow.sort_unstable_by_key(|slow| Reverse(*slow));
+        let overdue = slow.partition_point(|((age, ..), _)| *age >= ticks);
+        slow.truncate(overdue.max(1));
+        // Those that were given up before may still be there: a connection takes some time to close.
+        slow.retain(|(_, client)| clients[client].give_up());
+        slow.into_iter().map(|(_, client)| *client).collect()
     }
 
     pub fn disconnected(&self, client: SocketAddr) {
@@ -532,4 +556,95 @@ fn registered<C: Collector + Clone + 'static>(to: &Registry, metric: prometheus:
 
 fn millis(since: Instant) -> u64 {
     since.elapsed().as_millis().try_into().unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use futures::channel::mpsc;
+
+    use super::*;
+    use crate::budget::Budget;
+    use crate::config::Policy;
+    use crate::deliveries::Fates;
+    use crate::message::{Delivery, Message};
+
+    struct Client {
+        address: SocketAddr,
+        share: Arc<Share>,
+        notices: mpsc::UnboundedReceiver<Notice>,
+    }
+
+    impl Client {
+        fn connect(board: &Board, port: u16) -> Self {
+            let address = ([127, 0, 0, 1], port).into();
+            let share = Arc::new(Share::new(9, Arc::new(Budget::new(1 << 20)), Policy::Wait));
+            let (sender, notices) = mpsc::unbounded();
+            board.connected(address, &share, sender);
+            Self { address, share, notices }
+        }
+
+        fn is_disconnected(&mut self) -> bool {
+            let is_told = matches!(self.notices.try_recv(), Ok(Notice::GivenUp));
+            assert!(self.notices.try_recv().is_err(), "it is told once");
+            is_told
+        }
+    }
+
+    fn routed(board: &Board) -> Message {
+        let (fates, _) = Fates::channel(9);
+        let message = Message::new("tea".into(), b"x", Some(Delivery::new(1, false, fates)));
+        message.mark_routed(board.ticks.now());
+        message
+    }
+
+    fn pass_ticks(board: &Board, count: u8) {
+        (0..count).for_each(|_| board.pass_tick());
+    }
+
+    #[test]
+    fn the_clients_that_an_overdue_message_waits_for_are_disconnected_and_no_others() {
+        let board = Board::new(&Config::parse_from(["gateway"]));
+        let mut clients = [1, 2, 3, 4].map(|port| Client::connect(&board, port));
+        let [slow, stuck, recovered, healthy] = &clients;
+        let overdue = routed(&board);
+        slow.share.take(&overdue);
+        stuck.share.take(&overdue);
+        recovered.share.take(&overdue);
+        recovered.share.held_up(Duration::from_secs(60));
+        recovered.share.give_back(&overdue);
+        pass_ticks(&board, 8);
+        healthy.share.take(&routed(&board));
+        let mut given_up = board.give_up_slow(8);
+        given_up.sort();
+        assert_eq!(given_up, [slow.address, stuck.address]);
+        assert_eq!(clients.each_mut().map(Client::is_disconnected), [true, true, false, false]);
+        // Their connections take some time to close.
+        pass_ticks(&board, 1);
+        assert!(board.give_up_slow(8).is_empty(), "the others are not at fault");
+        clients[..2].iter().for_each(|client| board.disconnected(client.address));
+        assert_eq!(board.give_up_slow(8), [clients[3].address], "its message is the oldest now");
+        assert_eq!(clients.each_mut().map(Client::is_disconnected), [false, false, false, true]);
+    }
+
+    #[test]
+    fn the_client_that_holds_up_the_others_is_disconnected_if_messages_wait_to_be_routed() {
+        let board = Board::new(&Config::parse_from(["gateway"]));
+        let mut clients = [1, 2, 3].map(|port| Client::connect(&board, port));
+        let [slow, recovered, healthy] = &clients;
+        recovered.share.held_up(Duration::from_secs(60));
+        pass_ticks(&board, 8);
+        for client in [slow, recovered, healthy] {
+            client.share.take(&routed(&board));
+        }
+        slow.share.held_up(Duration::from_secs(1));
+        assert_eq!(board.give_up_slow(8), [slow.address]);
+        assert_eq!(clients.each_mut().map(Client::is_disconnected), [true, false, false]);
+
+        // Nobody has anything waiting: the limit of bytes for all is used up by the history.
+        let board = Board::new(&Config::parse_from(["gateway"]));
+        let mut client = Client::connect(&board, 1);
+        client.share.held_up(Duration::from_secs(1));
+        assert!(board.give_up_slow(8).is_empty() && !client.is_disconnected());
+    }
 }

@@ -52,6 +52,7 @@ mod shutdown;
 mod source;
 mod subscription;
 mod timed_socket;
+mod waiting;
 mod wire;
 
 use std::io::{self, Write};

@@ -13,7 +13,7 @@
 use std::borrow::Cow;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use axum::body::Bytes;
@@ -95,6 +95,8 @@ enum Form {
 pub struct Delivery {
     tag: u64,
     redelivered: bool,
+    /// The [tick](crate::waiting) in which the message was routed.
+    tick: AtomicU8,
     /// A copy was dropped without an outcome.
     again: AtomicBool,
     /// A copy was lost with the connection of its client.
@@ -187,11 +189,17 @@ impl Message {
         &self.shared.key
     }
 
-    /// Called when the demux takes the message.
-    pub fn mark_routed(&self) {
+    /// Called when the demux takes the message, in this tick.
+    pub fn mark_routed(&self, tick: u8) {
         if let Some(delivery) = &self.delivery {
+            delivery.tick.store(tick, Relaxed);
             delivery.fates.deliveries.set_routed(delivery.tag);
         }
+    }
+
+    /// Returns the tick in which it was routed, if the broker waits for it.
+    pub fn tick(&self) -> Option<u8> {
+        self.delivery.as_ref().map(|delivery| delivery.tick.load(Relaxed))
     }
 
     /// Marks this copy as delivered, or as not to be delivered.
@@ -383,6 +391,7 @@ impl Delivery {
         Self {
             tag,
             redelivered,
+            tick: AtomicU8::new(0),
             again: AtomicBool::new(false),
             lost: AtomicBool::new(false),
             fates,

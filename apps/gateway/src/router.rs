@@ -141,7 +141,7 @@ fn read(
             }
             match futures::ready!(events.poll_recv(cx)) {
                 Some(Event::Message(mut message)) => {
-                    message.mark_routed();
+                    message.mark_routed(board.ticks.now());
                     if let Some(history) = &board.history {
                         history.keep(&mut message, &budget);
                     }

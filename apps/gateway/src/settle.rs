@@ -11,7 +11,7 @@
 //! [overdue](Ages) before that, after `--ack-timeout`. If the policy drops messages for slow clients,
 //! an overdue one is acknowledged although clients still wait for it. They still get it; what they
 //! lose is that it is redelivered if the gateway ends first. With `wait` no message may be lost, and
-//! the client that holds up the others most is disconnected instead.
+//! the clients that it waits for are [disconnected](Board::give_up_slow) instead.
 //!
 //! If the policy drops messages, clients that read slowly must not hold up the others. While
 //! [many](Deliveries::are_many) messages wait, they are overdue after [`CROWDED`].
@@ -37,7 +37,7 @@ use crate::message::Verdict;
 /// Maximum number of fates handled together: those that arrive while acknowledgements are written.
 const BATCH: usize = 1024;
 /// How often in the time-out the ages are checked: an overdue message is seven to eight parts old.
-const PARTS: u32 = 8;
+const PARTS: u8 = 8;
 
 /// When a message is overdue while many wait. A socket whose client reads accepts a message at once,
 /// and if the processor is busy, the gateway writes it some milliseconds later. On the other hand, the
@@ -64,7 +64,7 @@ pub async fn settle(
     pause: &mut Duration,
 ) -> lapin::Result<()> {
     let (mut fates, mut runs) = (Vec::with_capacity(BATCH), Runs::default());
-    let mut watch = Watch::new(deliveries, deadline);
+    let mut watch = Watch::new(board, deliveries, deadline);
     loop {
         let mut overdue = None;
         if runs.put_off.is_empty() {
@@ -124,8 +124,10 @@ pub async fn settle(
                 if OVERDUE.allows() {
                     info!(count, "messages wait for clients for too long, and are acknowledged");
                 }
-            } else if let Some(client) = board.give_up_slowest() {
-                warn!(%client, "a client holds up the others for too long, and is disconnected");
+            } else {
+                for client in board.give_up_slow(PARTS) {
+                    warn!(%client, "a client holds up the others for too long, and is disconnected");
+                }
             }
         }
         try_join_all(nacks).await?; // before an acknowledgement that covers the same tags
@@ -143,6 +145,7 @@ pub async fn settle(
 
 /// Tells which messages are overdue.
 struct Watch<'a> {
+    board: &'a Board,
     deliveries: &'a Deliveries,
     /// Of all that have arrived, because the broker counts their ages.
     ages: Ages,
@@ -151,17 +154,20 @@ struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    fn new(deliveries: &'a Deliveries, deadline: &Deadline) -> Self {
+    fn new(board: &'a Board, deliveries: &'a Deliveries, deadline: &Deadline) -> Self {
         let crowd = deadline.acknowledges.then(|| Ages::new(CROWDED));
-        Self { deliveries, ages: Ages::new(deadline.limit), crowd }
+        Self { board, deliveries, ages: Ages::new(deadline.limit), crowd }
     }
 
     /// Waits for the next tick. Returns the last tag that is overdue.
     async fn next(&mut self) -> Option<u64> {
-        let Self { deliveries, ages, crowd } = self;
+        let Self { board, deliveries, ages, crowd } = self;
         let crowd = OptionFuture::from(crowd.as_mut().map(|crowd| crowd.next_of_many(deliveries)));
         tokio::select! {
-            old = ages.next(|| deliveries.arrived()) => old,
+            old = ages.next(|| deliveries.arrived()) => {
+                board.pass_tick();
+                old
+            }
             Some(old) = crowd => old,
         }
     }
@@ -177,7 +183,7 @@ struct Ages {
 
 impl Ages {
     fn new(limit: Duration) -> Self {
-        let mut tick = interval(limit / PARTS);
+        let mut tick = interval(limit / u32::from(PARTS));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self { tick, tags: VecDeque::new() }
     }
@@ -186,7 +192,7 @@ impl Ages {
     async fn next(&mut self, last: impl Fn() -> u64) -> Option<u64> {
         self.tick.tick().await;
         self.tags.push_back(last());
-        if self.tags.len() < PARTS as usize { None } else { self.tags.pop_front() }
+        if self.tags.len() < usize::from(PARTS) { None } else { self.tags.pop_front() }
     }
 
     /// The same, but only while many are routed and unsettled, and for those that are routed.

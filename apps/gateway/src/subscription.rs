@@ -24,6 +24,7 @@ use crate::history::{History, Missed, Since};
 use crate::lock::Lock;
 use crate::message::{Key, Message};
 use crate::outlet::Outlet;
+use crate::waiting::Waiting;
 
 /// Limits what may wait for one client over all its subscriptions: a number of messages, and a part
 /// of the [budget](Budget).
@@ -40,8 +41,12 @@ pub struct Share {
     policy: Policy,
     messages: AtomicUsize,
     bytes: AtomicUsize,
-    /// For how many nanoseconds the input was blocked by this client, since this was last asked.
+    /// For how long they have waited, if no message may be dropped.
+    waiting: Option<Waiting>,
+    /// For how many nanoseconds the input was blocked by this client, of late.
     held_up: AtomicU64,
+    /// The client is disconnected for that.
+    is_given_up: AtomicBool,
     /// Messages that were lost since the client has connected.
     pub lost: Lost,
 }
@@ -55,9 +60,20 @@ pub struct Lost {
 
 impl Share {
     pub fn new(most: usize, budget: Arc<Budget>, policy: Policy) -> Self {
-        let (messages, bytes, held_up, lost) = Default::default();
-        let (most_latest, most_of_all) = (usize::MAX, usize::MAX);
-        Self { most, most_latest, most_of_all, budget, policy, messages, bytes, held_up, lost }
+        let (messages, bytes, held_up, is_given_up, lost) = Default::default();
+        Self {
+            most,
+            most_latest: usize::MAX,
+            most_of_all: usize::MAX,
+            budget,
+            policy,
+            messages,
+            bytes,
+            waiting: matches!(policy, Policy::Wait).then(Waiting::default),
+            held_up,
+            is_given_up,
+            lost,
+        }
     }
 
     /// Subscriptions to the latest value give up messages beyond these numbers, of this client and
@@ -73,19 +89,31 @@ impl Share {
         self.held_up.fetch_add(nanos, Ordering::Relaxed);
     }
 
-    /// Returns for how long it has held up the others since the last call, and the bytes that wait
-    /// for it.
-    pub fn weight(&self) -> (u64, usize) {
-        (self.held_up.swap(0, Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    /// Called at each tick: for how long it has held up the others fades.
+    pub fn fade(&self) {
+        let held_up = self.held_up.load(Ordering::Relaxed);
+        self.held_up.fetch_sub(held_up / 2, Ordering::Relaxed);
+    }
+
+    /// Returns how many ticks a message has waited for it, for how long it has held up the others of
+    /// late, and the bytes that wait for it.
+    pub fn weight(&self, now: u8) -> (u8, u64, usize) {
+        let age = self.waiting.as_ref().map_or(0, |waiting| waiting.oldest(now));
+        (age, self.held_up.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
+
+    /// Marks the client as given up. Returns `false` if it was before.
+    pub fn give_up(&self) -> bool {
+        !self.is_given_up.swap(true, Ordering::Relaxed)
     }
 
     /// Reserves room for a message. Returns `false` if there is none.
-    fn take(&self, size: usize) -> bool {
+    pub fn take(&self, message: &Message) -> bool {
         // Only the demux task reserves, and others release, so the limit cannot be exceeded in
         // between.
-        let room = self.has_room(size);
+        let room = self.has_room(message.size());
         if room {
-            self.add(size);
+            self.add(message);
         }
         room
     }
@@ -99,9 +127,12 @@ impl Share {
         messages < self.most && (waits || messages == 0 || bytes <= self.budget.part())
     }
 
-    fn add(&self, size: usize) {
+    fn add(&self, message: &Message) {
         self.messages.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(size, Ordering::Relaxed);
+        self.bytes.fetch_add(message.size(), Ordering::Relaxed);
+        if let Some((waiting, tick)) = self.waiting.as_ref().zip(message.tick()) {
+            waiting.add(tick);
+        }
         self.budget.add_copy();
     }
 
@@ -115,6 +146,9 @@ impl Share {
         if message.counts() {
             self.messages.fetch_sub(1, Ordering::Relaxed);
             self.bytes.fetch_sub(message.size(), Ordering::Relaxed);
+            if let Some((waiting, tick)) = self.waiting.as_ref().zip(message.tick()) {
+                waiting.remove(tick);
+            }
             self.budget.remove_copies(1);
         }
     }
@@ -324,10 +358,10 @@ impl Terms {
         }
         if self.latest {
             // The last message is always admitted; the sink limits the rate, and at most one waits.
-            self.share.add(message.size());
+            self.share.add(message);
             return true;
         }
-        let room = self.share.take(message.size());
+        let room = self.share.take(message);
         self.was_full.store(!room, Ordering::Relaxed);
         let within = room && self.limiter.as_ref().is_none_or(|limiter| limiter.check().is_ok());
         if room && !within {
@@ -544,7 +578,7 @@ mod tests {
         let budget = Arc::new(Budget::new(8 * 600));
         let small = Message::new("k".into(), b"x", None);
         let share = Share::new(2, Arc::clone(&budget), Policy::DropOldest);
-        let take = |share: &Share, message: &Message| share.take(message.size());
+        let take = |share: &Share, message: &Message| share.take(message);
         assert!(take(&share, &small) && take(&share, &small) && !take(&share, &small));
         share.give_back(&small);
         assert!(take(&share, &small) && !take(&share, &small));
