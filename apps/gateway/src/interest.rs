@@ -399,10 +399,14 @@ impl Interest {
         false
     }
 
-    /// Returns those of the keys whose bindings were removed, and whose clients are to be told.
+    /// Returns those of the keys whose bindings were removed, and whose clients are to be told: also
+    /// those that are bound again with all.
     pub fn removed_among(&self, changes: &[Change]) -> HashSet<Key> {
         let keys = self.keys.lock();
         let Interrupted::Some(interrupted) = &keys.interrupted else { return HashSet::new() };
+        if changes.iter().any(|(key, is_needed, _)| **key == *ALL && *is_needed) {
+            return interrupted.clone();
+        }
         let removed = changes.iter().filter(|(key, ..)| interrupted.contains(key));
         removed.map(|(key, ..)| Key::clone(key)).collect()
     }
@@ -564,7 +568,7 @@ impl Interest {
                 if *binding == Binding::Unknown {
                     *binding = Binding::Bound { since: Instant::now() };
                 }
-                if &*key == ALL {
+                if *key == *ALL {
                     with_all = true;
                 } else {
                     has_changed(&key, &mut keys.waiting);
@@ -1204,6 +1208,27 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn clients_of_a_key_whose_binding_was_removed_are_told_if_it_is_bound_again_with_all() {
+        let (interest, _interruptions) = interest_of(true);
+        let many = keys(MANY + 1);
+        for key in &many[..MANY] {
+            interest.want(key);
+        }
+        interest.start();
+        interest.want(&many[MANY]);
+        assert!(!interest.interrupt("0", Instant::now()));
+        let changes = interest.next_now().unwrap();
+        assert!(changes.contains(&(ALL.into(), true, true)));
+        let all: Vec<Change> = changes.into_iter().filter(|(key, ..)| **key == *ALL).collect();
+        let removed = interest.removed_among(&all);
+        assert_eq!(removed, HashSet::from(["0".into()]));
+        interest.changed(all);
+        assert!(interest.has_all("0", interest.last("0")));
+        assert!(interest.tell_of_bound(removed).now_or_never().is_none());
+        assert_eq!(interest.tell().now_or_never(), Some(()), "nothing is left to be told");
     }
 
     #[test]
