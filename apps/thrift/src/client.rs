@@ -453,7 +453,9 @@ impl Client {
         let Shared { options, connection, .. } = &*self.shared;
         let now = Instant::now();
         let after = |time| now.checked_add(time).unwrap_or_else(|| now + FAR);
-        let running = connection.health.call(after(options.deadline), self.place.upgrade());
+        let running = connection
+            .health
+            .call(after(options.deadline), self.place.upgrade().map(Place::occupy));
         (after(self.time_left), running)
     }
 
@@ -480,11 +482,6 @@ impl Client {
 
     pub(crate) fn connection(&self) -> &Arc<Connection> {
         &self.shared.connection
-    }
-
-    /// Returns `true` if both are handles to the same connection.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// Returns `true` if a pool can make further calls.

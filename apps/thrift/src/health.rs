@@ -23,7 +23,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use crate::client::Connection;
-use crate::upstream::Place;
+use crate::upstream::Occupied;
 
 /// How many free places stay open when a call fails. With none, calls that are about to fail could
 /// hold all open places, so that no call could show that the server answers others. More of them
@@ -80,7 +80,7 @@ impl Health {
     }
 
     /// Notes that a call begins, which ends when the returned value is dropped.
-    pub(crate) fn call(self: &Arc<Self>, due: Instant, place: Option<Arc<Place>>) -> Running {
+    pub(crate) fn call(self: &Arc<Self>, due: Instant, place: Option<Occupied>) -> Running {
         self.running.fetch_add(1, Relaxed);
         Running { health: Arc::clone(self), due, place }
     }
@@ -103,7 +103,7 @@ pub(crate) struct Running {
     /// When the server has had a deadline to answer it.
     pub(crate) due: Instant,
     /// Its place at the server.
-    place: Option<Arc<Place>>,
+    place: Option<Occupied>,
 }
 
 impl Running {
@@ -121,7 +121,7 @@ impl Running {
 
 impl Clone for Running {
     fn clone(&self) -> Self {
-        self.health.call(self.due, self.place.clone())
+        self.health.call(self.due, self.place.as_ref().map(|place| place.place().occupy()))
     }
 }
 

@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
@@ -14,7 +15,7 @@ use tokio::time::timeout;
 use crate::client::{Client, Options};
 use crate::error::Error;
 use crate::turns::Turns;
-use crate::upstream::{News, Place, Resting, Unusable, Upstream};
+use crate::upstream::{News, Occupied, Resting, Unusable, Upstream};
 
 /// Several servers. Connects to each when it is first needed, and again after its connection was
 /// lost. All calls that need a server wait for the same attempt to connect, at most for
@@ -97,8 +98,8 @@ impl Pool {
         Self { servers, options, news, preferred: AtomicUsize::new(0), turns }
     }
 
-    /// Limits the concurrent calls of [`round_robin`](Self::round_robin) per server. The default is
-    /// 1,024, the minimum 1.
+    /// Limits the concurrent calls of [`round_robin`](Self::round_robin) per server, until their
+    /// closures have ended. The default is 1,024, the minimum 1.
     ///
     /// # Panics
     ///
@@ -185,7 +186,9 @@ impl Pool {
     /// sent is not sent again: if its server fails, the call fails.
     ///
     /// Until it is sent, a call waits for a place at any server. This time counts towards its
-    /// deadline: the client that `call` gets has what is left of it.
+    /// deadline: the client that `call` gets has what is left of it. If `call` does something else
+    /// before or between its calls to the server, it keeps its [place](Self::places), but does not
+    /// count as a call of a server that gets one at a time.
     ///
     /// # Errors
     ///
@@ -206,15 +209,22 @@ impl Pool {
     {
         let deadline = self.options.deadline;
         let began = Instant::now();
-        let (client, _place) = match timeout(deadline, self.place()).await {
+        let (client, occupied) = match timeout(deadline, self.place()).await {
             Ok(place) => place?,
             Err(_) if self.in_turn().any(|server| server.is_open()) => {
                 return Err(Error::Deadline(deadline));
             }
             Err(_) => return Err(self.unreachable()),
         };
-        // `_place` is dropped after the call.
-        call(client.within(deadline.saturating_sub(began.elapsed()))).await
+        let _place = occupied.place(); // until the call has ended
+        let mut about_to_call = Some(occupied);
+        let mut call = pin!(call(client.within(deadline.saturating_sub(began.elapsed()))));
+        future::poll_fn(|cx| {
+            let polled = call.as_mut().poll(cx);
+            about_to_call = None; // it has called, or does something else first
+            polled
+        })
+        .await
     }
 
     /// Calls all servers concurrently, so that their answers can be compared. The answer of a
@@ -240,7 +250,7 @@ impl Pool {
     }
 
     /// Waits for a place at a server, or until all have failed.
-    async fn place(&self) -> Result<(Client, Arc<Place>), Error> {
+    async fn place(&self) -> Result<(Client, Occupied), Error> {
         let since = self.news.failures();
         let all_failed = self.news.wait_for(|| {
             let has_none = self.in_turn().all(|server| server.has_failed(since));

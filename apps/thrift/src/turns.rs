@@ -20,7 +20,7 @@ use stream_demux::{Attach, DemuxStreamExt, Lease};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::client::Client;
-use crate::upstream::{Place, Upstream};
+use crate::upstream::{Occupied, Upstream};
 
 /// Callers beyond this number wait in the channel's own list, which they leave when they are
 /// dropped. So while no server is ready, the memory of callers that have given up is bounded, by
@@ -28,7 +28,7 @@ use crate::upstream::{Place, Upstream};
 const LINE: usize = 1024;
 
 /// Gets a connection, and a place on it.
-type Caller = oneshot::Sender<(Client, Arc<Place>)>;
+type Caller = oneshot::Sender<(Client, Occupied)>;
 
 /// The places of a server.
 struct Places {
@@ -90,7 +90,7 @@ impl Turns {
     /// Waits for a place. Returns `None` if every server has retired.
     ///
     /// Cancel safe: a caller that is dropped takes no place.
-    pub(crate) async fn next(&self) -> Option<(Client, Arc<Place>)> {
+    pub(crate) async fn next(&self) -> Option<(Client, Occupied)> {
         let (caller, place) = oneshot::channel();
         self.callers.send(caller).await.ok()?;
         place.await.ok()

@@ -17,7 +17,7 @@
 
 use std::fmt;
 use std::mem;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -71,7 +71,7 @@ enum Link {
     /// There is none, and the next call that needs one connects.
     Idle,
     Connecting,
-    /// The client, and how many places calls hold on this connection.
+    /// The client, and how many places on this connection are occupied.
     Open(Client, usize),
     /// The server is left alone, because it failed.
     Resting,
@@ -89,7 +89,7 @@ struct State {
     failures: u32,
     /// Why it failed last.
     reason: Arc<str>,
-    /// How many places are taken by calls, also on earlier connections.
+    /// How many places are taken, also on earlier connections.
     taken: usize,
     /// The sink of the server, which waits for a free place.
     sink: Option<Waker>,
@@ -158,11 +158,7 @@ impl Upstream {
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.lock();
         change(&mut state);
-        let sink = state.sink.take();
-        drop(state);
-        if let Some(sink) = sink {
-            sink.wake();
-        }
+        wake(state);
         self.news.changed.notify_waiters();
     }
 
@@ -262,16 +258,12 @@ impl Upstream {
     }
 
     /// Takes a place on a connection, for the calls of the handle that it returns.
-    pub(crate) fn take_place(self: &Arc<Self>, client: Client) -> (Client, Arc<Place>) {
-        let mut state = self.lock();
-        state.taken += 1;
-        if let Link::Open(open, on_this) = &mut state.link {
-            *on_this += usize::from(open.is_same(&client));
-        }
-        drop(state);
+    pub(crate) fn take_place(self: &Arc<Self>, client: Client) -> (Client, Occupied) {
         let connection = Arc::downgrade(client.connection());
-        let place = Arc::new(Place { connection, server: Arc::clone(self) });
-        (client.at(&place), place)
+        let occupants = AtomicUsize::new(0);
+        let place = Arc::new(Place { connection, server: Arc::clone(self), occupants });
+        self.lock().taken += 1;
+        (client.at(&place), place.occupy())
     }
 
     /// Returns `true` if `Health` lets the server have another call now.
@@ -382,25 +374,84 @@ impl Upstream {
     }
 }
 
-/// A place for a call at a server, on this connection. Dropping it frees the place. It is no handle
-/// to the connection, because that may keep the place of a call (`unanswered`).
+/// A place at a server, on this connection. Dropping it frees the place. It is no handle to the
+/// connection, because that may keep the place of a call (`unanswered`).
+///
+/// The caller that takes a place may do other things before it calls, between two calls, or for ever.
+/// Meanwhile the place is not occupied: it counts for the limit that the user has set, and not for the
+/// places that `Health` has opened. Otherwise one caller that waits for something else would keep a
+/// server that gets one call at a time from being called, although only answers open further places.
 pub(crate) struct Place {
     connection: Weak<Connection>,
     server: Arc<Upstream>,
+    /// Changed between zero and one with the state of the server only.
+    occupants: AtomicUsize,
+}
+
+impl Place {
+    pub(crate) fn occupy(self: Arc<Self>) -> Occupied {
+        let more = |count: usize| (count > 0).then_some(count + 1);
+        if self.occupants.fetch_update(Relaxed, Relaxed, more).is_err() {
+            let mut state = self.server.lock();
+            if self.occupants.fetch_add(1, Relaxed) == 0
+                && let Some(on_this) = self.on_this(&mut state)
+            {
+                *on_this += 1;
+            }
+        }
+        Occupied(self)
+    }
+
+    /// How many places are occupied, if the connection is still that of the server.
+    fn on_this<'a>(&self, state: &'a mut State) -> Option<&'a mut usize> {
+        match &mut state.link {
+            Link::Open(open, on_this) => {
+                let is_same = Arc::as_ptr(open.connection()) == self.connection.as_ptr();
+                is_same.then_some(on_this)
+            }
+            _ => None,
+        }
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut state = self.server.lock();
         state.taken -= 1;
-        if let Link::Open(open, on_this) = &mut state.link {
-            let is_same = Arc::as_ptr(open.connection()) == self.connection.as_ptr();
-            *on_this -= usize::from(is_same);
+        wake(state);
+    }
+}
+
+/// A call of a place runs, or is about to begin. Dropping it ends that.
+pub(crate) struct Occupied(Arc<Place>);
+
+impl Occupied {
+    pub(crate) fn place(&self) -> Arc<Place> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl Drop for Occupied {
+    fn drop(&mut self) {
+        let place = &self.0;
+        let fewer = |count: usize| (count > 1).then_some(count - 1);
+        if place.occupants.fetch_update(Relaxed, Relaxed, fewer).is_err() {
+            let mut state = place.server.lock();
+            if place.occupants.fetch_sub(1, Relaxed) == 1
+                && let Some(on_this) = place.on_this(&mut state)
+            {
+                *on_this -= 1;
+            }
+            wake(state);
         }
-        let sink = state.sink.take();
-        drop(state);
-        if let Some(sink) = sink {
-            sink.wake();
-        }
+    }
+}
+
+/// Wakes the sink of the server, as a place may be free.
+fn wake(mut state: MutexGuard<'_, State>) {
+    let sink = state.sink.take();
+    drop(state);
+    if let Some(sink) = sink {
+        sink.wake();
     }
 }

@@ -1,0 +1,127 @@
+//! Callers of `round_robin` that have a place at a server and do something else, while the server
+//! gets one call at a time because it has failed.
+
+mod common;
+
+use std::future;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+
+use common::{LONG, answers, millis, request, scripted, within};
+use futures::future::join_all;
+use thrift_demux::{Client, Error, Pool};
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+/// A pool of one server, which has lost its first call and gets one at a time.
+async fn on_trial() -> Arc<Pool> {
+    let (address, _) = scripted(async |mut socket: TcpStream, number| {
+        if number == 0 {
+            request(&mut socket).await;
+        } else {
+            answers(socket, number).await;
+        }
+    })
+    .await;
+    let pool = Pool::new([address], within(2 * LONG));
+    assert!(matches!(echo(&pool).await, Err(Error::Closed(_))));
+    Arc::new(pool)
+}
+
+async fn echo(pool: &Pool) -> Result<String, Error> {
+    pool.round_robin(async |client| client.echo("x").await).await
+}
+
+/// Waits for a call, which the server would answer at once.
+async fn answered(call: impl Future<Output = Result<String, Error>>) {
+    let answer = timeout(LONG, call).await.expect("the server gets no calls");
+    assert_eq!(answer.unwrap(), "an answer");
+}
+
+#[tokio::test]
+async fn a_caller_that_waits_for_something_else_keeps_nobody_from_a_server_on_trial() {
+    let pool = on_trial().await;
+    let (has_place, mut places) = mpsc::unbounded_channel();
+    for _ in 0..3 {
+        let (pool, has_place) = (Arc::clone(&pool), has_place.clone());
+        tokio::spawn(async move {
+            pool.round_robin(async |_client: Client| {
+                has_place.send(()).unwrap();
+                future::pending::<Result<(), Error>>().await
+            })
+            .await
+        });
+    }
+    for _ in 0..3 {
+        timeout(LONG, places.recv()).await.expect("it gets no place").unwrap();
+    }
+    for _ in 0..3 {
+        answered(echo(&pool)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_caller_whose_call_has_failed_and_that_goes_on_keeps_nobody_from_the_server() {
+    let (address, connections) = scripted(async |mut socket: TcpStream, number| {
+        request(&mut socket).await;
+        if number > 0 {
+            answers(socket, number).await;
+        }
+    })
+    .await;
+    let pool = Arc::new(Pool::new([address], within(millis(500))));
+    assert!(matches!(echo(&pool).await, Err(Error::Closed(_))));
+    let (failed, has_failed) = oneshot::channel();
+    let holder = {
+        let (pool, failed) = (Arc::clone(&pool), Mutex::new(Some(failed)));
+        tokio::spawn(async move {
+            pool.round_robin(async |client: Client| {
+                let error = client.echo("x").await.unwrap_err();
+                failed.lock().unwrap().take().unwrap().send(error).unwrap();
+                future::pending::<Result<(), Error>>().await
+            })
+            .await
+        })
+    };
+    let error = timeout(LONG, has_failed).await.expect("it gets no place").unwrap();
+    assert!(matches!(error, Error::Deadline(_)), "{error}");
+    answered(echo(&pool)).await;
+    assert_eq!(connections.load(SeqCst), 2, "both calls were on one connection");
+    holder.abort();
+}
+
+#[tokio::test]
+async fn calls_within_calls_reach_a_server_on_trial() {
+    let pool = on_trial().await;
+    let nested = async || {
+        pool.round_robin(async |client: Client| {
+            echo(&pool).await?;
+            client.echo("x").await
+        })
+        .await
+    };
+    timeout(LONG, join_all((0..10).map(|_| answered(nested())))).await.expect("they wait for ever");
+}
+
+/// Otherwise a server that answers nothing would get all calls that wait.
+#[tokio::test]
+async fn callers_that_call_at_once_reach_a_server_on_trial_one_at_a_time() {
+    let (requests, deadline) = (Arc::new(AtomicUsize::new(0)), millis(400));
+    let counter = Arc::clone(&requests);
+    let (address, _) = scripted(move |mut socket: TcpStream, number| {
+        let counter = Arc::clone(&counter);
+        async move {
+            while request(&mut socket).await.is_some() && number > 0 {
+                counter.fetch_add(1, SeqCst);
+            }
+        }
+    })
+    .await;
+    let pool = Pool::new([address], within(deadline));
+    assert!(echo(&pool).await.is_err());
+    let failed = join_all((0..20).map(|_| echo(&pool))).await;
+    assert!(failed.iter().all(Result::is_err));
+    let requests = requests.load(SeqCst);
+    assert!(requests <= 3, "{requests} requests within a deadline");
+}
