@@ -369,26 +369,31 @@ impl Board {
         self.clients.lock().values().for_each(|present| present.share.fade());
     }
 
-    /// Disconnects each client for which a message has waited for as many ticks. If there is none,
-    /// because messages wait until they are routed, disconnects the one for which a message has waited
-    /// longest, and of several the one that has held up the others most of late, or that most bytes
-    /// wait for. Returns the addresses.
-    pub fn give_up_slow(&self, ticks: u8) -> Vec<SocketAddr> {
+    /// Disconnects each client for which a message has waited for as many ticks. Returns their
+    /// addresses. Returns `None` if there is no such client, and none that is being disconnected: a
+    /// connection takes some time to close.
+    pub fn give_up_overdue(&self, ticks: u8) -> Option<Vec<SocketAddr>> {
+        let (clients, now) = (self.clients.lock(), self.ticks.now());
+        let is_closing = clients.values().any(|present| present.share.is_given_up());
+        let overdue = clients.iter().filter(|(_, present)| present.share.oldest(now) >= ticks);
+        let overdue = overdue.filter(|(_, present)| present.give_up());
+        let overdue: Vec<_> = overdue.map(|(client, _)| *client).collect();
+        (is_closing || !overdue.is_empty()).then_some(overdue)
+    }
+
+    /// Disconnects the client that has held up the others most of late, and if none has, the one that
+    /// most bytes wait for. Returns its address. Disconnects none if nothing waits for any client.
+    pub fn give_up_slowest(&self) -> Option<SocketAddr> {
         if let Some(Blocked { client: Some(client), since, .. }) = &mut *self.blocked.lock() {
             let held_up = std::mem::replace(since, Instant::now()).elapsed();
             if let Some(present) = self.clients.lock().get(client) {
                 present.share.held_up(held_up);
             }
         }
-        let (clients, now) = (self.clients.lock(), self.ticks.now());
-        let weights = clients.iter().map(|(client, present)| (present.share.weight(now), client));
-        let mut slow: Vec<_> = weights.filter(|((.., bytes), _)| *bytes > 0).collect();
-        slow.sort_unstable_by_key(|slow| Reverse(*slow));
-        let overdue = slow.partition_point(|((age, ..), _)| *age >= ticks);
-        slow.truncate(overdue.max(1));
-        // Those that were given up before may still be there: a connection takes some time to close.
-        slow.retain(|(_, client)| clients[client].give_up());
-        slow.into_iter().map(|(_, client)| *client).collect()
+        let clients = self.clients.lock();
+        let weights = clients.iter().map(|(client, present)| (present.share.weight(), client));
+        let ((_, bytes), client) = weights.max()?;
+        (bytes > 0 && clients.get(client)?.give_up()).then_some(*client)
     }
 
     pub fn disconnected(&self, client: SocketAddr) {
@@ -613,22 +618,25 @@ mod tests {
         recovered.share.take(&overdue);
         recovered.share.held_up(Duration::from_secs(60));
         recovered.share.give_back(&overdue);
-        pass_ticks(&board, 8);
+        pass_ticks(&board, 7);
+        assert_eq!(board.give_up_overdue(8), None);
+        pass_ticks(&board, 1);
         healthy.share.take(&routed(&board));
-        let mut given_up = board.give_up_slow(8);
+        let mut given_up = board.give_up_overdue(8).unwrap();
         given_up.sort();
         assert_eq!(given_up, [slow.address, stuck.address]);
         assert_eq!(clients.each_mut().map(Client::is_disconnected), [true, true, false, false]);
+
         // Their connections take some time to close.
         pass_ticks(&board, 1);
-        assert!(board.give_up_slow(8).is_empty(), "the others are not at fault");
+        assert_eq!(board.give_up_overdue(8), Some(Vec::new()));
         clients[..2].iter().for_each(|client| board.disconnected(client.address));
-        assert_eq!(board.give_up_slow(8), [clients[3].address], "its message is the oldest now");
-        assert_eq!(clients.each_mut().map(Client::is_disconnected), [false, false, false, true]);
+        assert_eq!(board.give_up_overdue(8), None);
+        assert_eq!(clients.each_mut().map(Client::is_disconnected), [false; 4]);
     }
 
     #[test]
-    fn the_client_that_holds_up_the_others_is_disconnected_if_messages_wait_to_be_routed() {
+    fn the_client_that_holds_up_the_others_of_late_is_disconnected_if_a_message_waits_for_none() {
         let board = Board::new(&Config::parse_from(["gateway"]));
         let mut clients = [1, 2, 3].map(|port| Client::connect(&board, port));
         let [slow, recovered, healthy] = &clients;
@@ -638,13 +646,14 @@ mod tests {
             client.share.take(&routed(&board));
         }
         slow.share.held_up(Duration::from_secs(1));
-        assert_eq!(board.give_up_slow(8), [slow.address]);
+        assert_eq!(board.give_up_slowest(), Some(slow.address));
+        assert_eq!(board.give_up_overdue(9), Some(Vec::new()), "it is closing");
         assert_eq!(clients.each_mut().map(Client::is_disconnected), [true, false, false]);
 
         // Nobody has anything waiting: the limit of bytes for all is used up by the history.
         let board = Board::new(&Config::parse_from(["gateway"]));
         let mut client = Client::connect(&board, 1);
         client.share.held_up(Duration::from_secs(1));
-        assert!(board.give_up_slow(8).is_empty() && !client.is_disconnected());
+        assert!(board.give_up_slowest().is_none() && !client.is_disconnected());
     }
 }

@@ -11,7 +11,9 @@
 //! [overdue](Ages) before that, after `--ack-timeout`. If the policy drops messages for slow clients,
 //! an overdue one is acknowledged although clients still wait for it. They still get it; what they
 //! lose is that it is redelivered if the gateway ends first. With `wait` no message may be lost, and
-//! the clients that it waits for are [disconnected](Board::give_up_slow) instead.
+//! the clients that it waits for are [disconnected](Board::give_up_overdue) instead. If it waits for
+//! none yet, because a client blocks the input, that client [is](Board::give_up_slowest), but only
+//! while the oldest message gets [older](Lag): when a client is gone, the others need time to catch up.
 //!
 //! If the policy drops messages, clients that read slowly must not hold up the others. While
 //! [many](Deliveries::are_many) messages wait, they are overdue after [`CROWDED`].
@@ -38,6 +40,8 @@ use crate::message::Verdict;
 const BATCH: usize = 1024;
 /// How often in the time-out the ages are checked: an overdue message is seven to eight parts old.
 const PARTS: u8 = 8;
+/// For how many ticks tags are remembered: four times the time-out.
+const OLDEST: u8 = 4 * PARTS;
 
 /// When a message is overdue while many wait. A socket whose client reads accepts a message at once,
 /// and if the processor is busy, the gateway writes it some milliseconds later. On the other hand, the
@@ -64,7 +68,7 @@ pub async fn settle(
     pause: &mut Duration,
 ) -> lapin::Result<()> {
     let (mut fates, mut runs) = (Vec::with_capacity(BATCH), Runs::default());
-    let mut watch = Watch::new(board, deliveries, deadline);
+    let (mut watch, mut lag) = (Watch::new(board, deliveries, deadline), Lag::default());
     loop {
         let mut overdue = None;
         if runs.put_off.is_empty() {
@@ -115,9 +119,11 @@ pub async fn settle(
             }
         }
         deliveries.add_settled(settled_now);
-        if let Some(tag) = overdue
-            && runs.has_open(tag)
-        {
+        let is_overdue = overdue.is_some_and(|tag| runs.has_open(tag));
+        if overdue.is_some() && !is_overdue {
+            lag = Lag::default();
+        }
+        if let Some(tag) = overdue.filter(|_| is_overdue) {
             if deadline.acknowledges {
                 let count = runs.give_up(tag);
                 deliveries.add_settled(count as u64);
@@ -125,7 +131,14 @@ pub async fn settle(
                     info!(count, "messages wait for clients for too long, and are acknowledged");
                 }
             } else {
-                for client in board.give_up_slow(PARTS) {
+                let has_grown = lag.has_grown(watch.ages.of(runs.oldest()));
+                let overdue = board.give_up_overdue(PARTS);
+                let slowest = || if has_grown { board.give_up_slowest() } else { None };
+                let slow = overdue.or_else(|| slowest().map(|client| vec![client]));
+                if slow.is_some() {
+                    lag.excuse();
+                }
+                for client in slow.into_iter().flatten() {
                     warn!(%client, "a client holds up the others for too long, and is disconnected");
                 }
             }
@@ -192,7 +205,17 @@ impl Ages {
     async fn next(&mut self, last: impl Fn() -> u64) -> Option<u64> {
         self.tick.tick().await;
         self.tags.push_back(last());
-        if self.tags.len() < usize::from(PARTS) { None } else { self.tags.pop_front() }
+        if self.tags.len() > usize::from(OLDEST) {
+            self.tags.pop_front();
+        }
+        let overdue = self.tags.len().checked_sub(usize::from(PARTS))?;
+        Some(self.tags[overdue])
+    }
+
+    /// Returns the number of ticks since this tag has arrived, at most [`OLDEST`].
+    fn of(&self, tag: u64) -> u8 {
+        let before = self.tags.partition_point(|other| *other < tag);
+        u8::try_from(self.tags.len() - before).unwrap_or(OLDEST)
     }
 
     /// The same, but only while many are routed and unsettled, and for those that are routed.
@@ -203,6 +226,33 @@ impl Ages {
             self.tick.reset();
         }
         self.next(|| deliveries.routed()).await
+    }
+}
+
+/// Whether the oldest message gets older. Otherwise the clients are catching up, and what makes the
+/// message old is over.
+struct Lag {
+    /// The age at the last tick.
+    last: u8,
+}
+
+impl Default for Lag {
+    fn default() -> Self {
+        Self { last: PARTS - 1 }
+    }
+}
+
+impl Lag {
+    /// Called at each tick at which the oldest message is overdue.
+    fn has_grown(&mut self, age: u8) -> bool {
+        let last = std::mem::replace(&mut self.last, age);
+        age > last || age == OLDEST
+    }
+
+    /// Called when a client is disconnected, and while it is: what has waited until then is older,
+    /// through no fault of the others.
+    fn excuse(&mut self) {
+        self.last = u8::MAX;
     }
 }
 
@@ -252,9 +302,14 @@ impl Runs {
         }
     }
 
+    /// Returns the oldest tag that is not settled.
+    fn oldest(&self) -> u64 {
+        self.open.first().copied().unwrap_or(self.next)
+    }
+
     /// Returns `true` if a message up to this tag is not settled.
     fn has_open(&self, up_to: u64) -> bool {
-        self.next <= up_to || self.open.first().is_some_and(|first| *first <= up_to)
+        self.oldest() <= up_to
     }
 
     /// Acknowledges all messages up to this tag that are not settled. Returns their number.
@@ -272,7 +327,7 @@ impl Runs {
 
     /// Returns the acknowledgements to send now.
     fn acknowledge(&mut self) -> Acks {
-        let gap = self.open.first().copied().unwrap_or(self.next);
+        let gap = self.oldest();
         let (run, mut single): (Vec<_>, Vec<_>) =
             self.put_off.drain(..).partition(|tag| *tag < gap);
         let mut acks = Acks { up_to: run.iter().copied().max(), ..Acks::default() };
@@ -359,6 +414,31 @@ mod tests {
         assert_eq!(settled(&mut runs, &[7]), acks(None, &[], 0));
         assert_eq!(runs.give_up(5), 0);
         assert_eq!(settled(&mut runs, &[6]), acks(7, &[], 2));
+    }
+
+    #[tokio::test]
+    async fn the_age_of_a_message_is_known_beyond_the_limit() {
+        tokio::time::pause();
+        let mut ages = Ages::new(Duration::from_secs(8));
+        for tag in 1..100 {
+            assert_eq!(ages.next(|| tag).await, tag.checked_sub(7).filter(|tag| *tag > 0));
+            for (other, age) in [(tag + 1, 0), (tag, 1), (tag.saturating_sub(7), 8), (1, OLDEST)] {
+                assert_eq!(u64::from(ages.of(other)), u64::from(age).min(tag), "{other} {tag}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_client_is_at_fault_only_if_the_oldest_message_gets_older() {
+        let mut lag = Lag::default();
+        let ages = [PARTS, PARTS + 1, PARTS + 1, PARTS, PARTS + 1, OLDEST, OLDEST];
+        let grown = ages.map(|age| lag.has_grown(age));
+        assert_eq!(grown, [true, true, false, false, true, true, true]);
+        // Another one has been disconnected, and the rest catches up.
+        lag.excuse();
+        let grown = [PARTS + 5, PARTS + 4, PARTS].map(|age| lag.has_grown(age));
+        assert_eq!(grown, [false; 3]);
+        assert!(lag.has_grown(PARTS + 1));
     }
 
     #[tokio::test]

@@ -95,16 +95,23 @@ impl Share {
         self.held_up.fetch_sub(held_up / 2, Ordering::Relaxed);
     }
 
-    /// Returns how many ticks a message has waited for it, for how long it has held up the others of
-    /// late, and the bytes that wait for it.
-    pub fn weight(&self, now: u8) -> (u8, u64, usize) {
-        let age = self.waiting.as_ref().map_or(0, |waiting| waiting.oldest(now));
-        (age, self.held_up.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    /// Returns for how long it has held up the others of late, and the bytes that wait for it.
+    pub fn weight(&self) -> (u64, usize) {
+        (self.held_up.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
+
+    /// Returns how many ticks a message has waited for it.
+    pub fn oldest(&self, now: u8) -> u8 {
+        self.waiting.as_ref().map_or(0, |waiting| waiting.oldest(now))
     }
 
     /// Marks the client as given up. Returns `false` if it was before.
     pub fn give_up(&self) -> bool {
         !self.is_given_up.swap(true, Ordering::Relaxed)
+    }
+
+    pub fn is_given_up(&self) -> bool {
+        self.is_given_up.load(Ordering::Relaxed)
     }
 
     /// Reserves room for a message. Returns `false` if there is none.

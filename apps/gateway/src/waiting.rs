@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
 /// Ages that are told apart. A client is disconnected before it has older messages
-/// ([`Board::give_up_slow`](crate::board::Board::give_up_slow)).
+/// ([`Board::give_up_overdue`](crate::board::Board::give_up_overdue)).
 const AGES: u8 = 16;
 
 /// A clock that all clients share. It wraps around.
