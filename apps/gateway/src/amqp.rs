@@ -71,6 +71,10 @@ pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often the mark is checked, and as many as [`BATCH`] wanted keys are bound again, in case an
 /// operator has removed their bindings. That costs the broker about a thousandth of a core.
 const AGAIN: Duration = Duration::from_secs(5);
+/// For about how long bindings are changed at once. A client that asks for one key waits for as long, and
+/// for its own turn. RabbitMQ takes 1 to 2 ms for most keys, and 6 to 15 ms for one of a hundred words on
+/// a topic exchange: 64 of those would take a second. Few changes at once wait longer for the network.
+const TURN: Duration = Duration::from_millis(100);
 /// Within this time after the first, all channels of a lost connection have ended in the broker.
 const CHANNELS_END: Duration = Duration::from_secs(2);
 const CONSUMER: &str = "gateway";
@@ -342,7 +346,7 @@ impl Broker {
         }
         self.interest.tell().await;
         let _ = bound.send(());
-        let (mut again, mut tick) = (Vec::new(), interval(AGAIN));
+        let (mut again, mut tick, mut most) = (Vec::new(), interval(AGAIN), BATCH);
         // lapin keeps an entry for each call to bind in the channel, also if the key is bound
         // already. So each round over the wanted keys has a channel of its own.
         let mut rebinding = on.create_channel().await?;
@@ -360,16 +364,19 @@ impl Broker {
                         rebinding.close(200, "all keys are bound again".into()).await?;
                         rebinding = on.create_channel().await?;
                     }
-                    let some = again.split_off(again.len().saturating_sub(BATCH));
+                    let some = again.split_off(again.len().saturating_sub(most));
                     (&rebinding, self.interest.again(&some))
                 }
-                some = self.interest.next() => (channel, some),
+                some = self.interest.next(most) => (channel, some),
             };
+            let (began, count) =
+                (Instant::now(), some.iter().filter(|(_, _, is_new)| *is_new).count());
             let removed = self.interest.removed_among(&some);
             if !removed.is_empty() {
                 self.interest.tell_of_removed(&removed).await;
             }
             self.apply(channel, some, &mut permissions).await?;
+            most = most_in_turn(most, count, began.elapsed());
             if !removed.is_empty() {
                 self.interest.tell_of_bound(removed).await;
             }
@@ -522,6 +529,16 @@ impl Broker {
     }
 }
 
+/// Returns how many bindings can be changed in a [`TURN`], if so many have taken this time. Without any,
+/// it is the number that is known before.
+fn most_in_turn(before: usize, count: usize, time: Duration) -> usize {
+    if count == 0 {
+        return before;
+    }
+    let most = TURN.as_nanos() * count as u128 / time.as_nanos().max(1);
+    usize::try_from(most).unwrap_or(BATCH).clamp(1, BATCH)
+}
+
 /// Waits until the lock is lost.
 async fn lost(lock: &mut Consumer) -> lapin::Error {
     while let Some(delivered) = lock.next().await {
@@ -566,4 +583,17 @@ fn timed_out() -> lapin::Error {
 
 pub fn gone(what: &str) -> lapin::Error {
     std::io::Error::other(what).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_bindings_are_changed_at_once_as_take_a_short_time() {
+        let after = |count, millis| most_in_turn(9, count, Duration::from_millis(millis));
+        assert_eq!([after(64, 1), after(64, 100), after(1, 0)], [BATCH; 3]);
+        assert_eq!([after(64, 1000), after(6, 90), after(1, 5)], [6, 6, 20]);
+        assert_eq!([after(1, 10_000), after(0, 0)], [1, 9]);
+    }
 }

@@ -43,7 +43,7 @@ use crate::message::Key;
 use crate::pending::Pending;
 use crate::subscription::Terms;
 
-/// Keys whose bindings are changed at once.
+/// Keys whose bindings are changed at once, at most.
 pub const BATCH: usize = 64;
 /// How many keys that are known to be unbound are kept.
 const UNBOUND: usize = 10_000;
@@ -465,7 +465,7 @@ impl Interest {
     }
 
     /// Returns some keys whose bindings may not match.
-    pub async fn next(&self) -> Vec<Change> {
+    pub async fn next(&self, most: usize) -> Vec<Change> {
         loop {
             let changed = self.changed.notified();
             {
@@ -473,7 +473,7 @@ impl Interest {
                 if keys.bindings.len() > UNBOUND + keys.wanted.len() + keys.unsure.len() {
                     keys.bindings.retain(|_, binding| !matches!(binding, Binding::Unbound { .. }));
                 }
-                let some: Vec<Key> = std::iter::from_fn(|| keys.unsure.pop()).take(BATCH).collect();
+                let some: Vec<Key> = std::iter::from_fn(|| keys.unsure.pop()).take(most).collect();
                 if !some.is_empty() {
                     return some.into_iter().map(|key| self.change(keys, key, false)).collect();
                 }
@@ -647,7 +647,7 @@ mod tests {
         }
 
         fn next_now(&self) -> Option<Vec<Change>> {
-            self.next().now_or_never()
+            self.next(BATCH).now_or_never()
         }
 
         /// Makes one round of changes.
