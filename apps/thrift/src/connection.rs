@@ -5,7 +5,10 @@
 //!    clients are not affected.
 //! 2. A connection leaves the demux, and its socket is closed, when it sends no more requests and no
 //!    call owes an answer that is not yet written (`Owed`). One-way calls owe none.
-//! 3. A connection is gone when it was reset, stalled, could not be written to, or sent garbage.
+//! 3. If the server stops, a connection goes on to be read while a call owes an answer that began
+//!    before. Requests that arrive meanwhile would be lost otherwise: nothing tells a client that a
+//!    server does not read any more, except that the connection ends.
+//! 4. A connection is gone when it was reset, stalled, could not be written to, or sent garbage.
 //!    Then its pending calls are dropped, and its socket is closed. One-way calls continue, and
 //!    requests that arrived before a reset are still started, because they may be one-way.
 
@@ -53,7 +56,7 @@ pub(crate) struct Peer {
     /// Cancelled when it gets no more answers.
     gone: CancellationToken,
     stalled: Arc<AtomicBool>,
-    /// Cancelled when it is to read no more requests.
+    /// Cancelled when it is to end: see the third rule above.
     pub(crate) stop: CancellationToken,
     /// Since when it has been waiting for a request.
     waiting: Arc<Mutex<Option<Instant>>>,
@@ -108,6 +111,8 @@ struct Connection<S> {
     calls: JoinSet<()>,
     /// Has a token for each answer that is owed.
     owed: TaskTracker,
+    /// The same for calls that began when the connection was to end.
+    owed_late: TaskTracker,
     /// A permit for each call that may be started.
     turns: Arc<Semaphore>,
 }
@@ -124,9 +129,15 @@ pub(crate) async fn run<S: Service>(
     let peer = Peer::new(server.stop.child_token(), server.settings.in_flight);
     let peers = Arc::clone(&server.peers);
     peers.lock().unwrap_or_else(PoisonError::into_inner).insert(id, peer.clone());
-    let (calls, owed) = (JoinSet::new(), TaskTracker::new());
-    let turns = Arc::new(Semaphore::new(STARTED));
-    let mut connection = Connection { server: Arc::clone(&server), id, peer, calls, owed, turns };
+    let mut connection = Connection {
+        server: Arc::clone(&server),
+        id,
+        peer,
+        calls: JoinSet::new(),
+        owed: TaskTracker::new(),
+        owed_late: TaskTracker::new(),
+        turns: Arc::new(Semaphore::new(STARTED)),
+    };
     let end = connection.serve(socket).await;
     peers.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
     if let Err(reason) = end {
@@ -184,18 +195,25 @@ impl<S: Service> Connection<S> {
 
     /// Waits until every answer that is owed is written.
     async fn finish(&self) {
-        self.owed.close();
-        self.owed.wait().await;
+        for owed in [&self.owed, &self.owed_late] {
+            owed.close();
+            owed.wait().await;
+        }
     }
 
-    /// Reads requests and starts calls until the input ends, the connection is gone, or it is to
-    /// stop.
+    /// Reads requests and starts calls until the input ends, the connection is gone, or it is to end.
     async fn requests(&mut self, mut incoming: Incoming) -> Result<(), String> {
         let (peer, gone) = (self.peer.clone(), self.peer.gone.clone());
+        let (stop, owed) = (self.peer.stop.clone(), self.owed.clone());
+        let mut end = pin!(async move {
+            stop.cancelled().await;
+            owed.close();
+            owed.wait().await;
+        });
         loop {
             let permit = tokio::select! {
                 permit = Arc::clone(&self.peer.permits).acquire_owned() => permit.ok(),
-                () = peer.stop.cancelled() => break,
+                () = &mut end => break,
                 // Calls with an answer are cancelled. One-way calls may go on and keep their
                 // permits.
                 () = gone.cancelled() => self.permit_after_reset().await,
@@ -210,7 +228,7 @@ impl<S: Service> Connection<S> {
                     () = gone.cancelled() => {
                         break unconstrained(incoming.next()).now_or_never().flatten();
                     }
-                    () = peer.stop.cancelled() => break None,
+                    () = &mut end => break None,
                     Some(_) = self.calls.join_next() => {}
                 }
             };
@@ -262,7 +280,8 @@ impl<S: Service> Connection<S> {
             }));
             return Ok(());
         }
-        let owed = Owed::new(permit, &self.owed);
+        let is_late = self.peer.stop.is_cancelled();
+        let owed = Owed::new(permit, if is_late { &self.owed_late } else { &self.owed });
         self.calls.spawn(in_turn(turn, async move {
             let answering = answer(&server.service, request, &mut held);
             let answered = tokio::select! {

@@ -76,7 +76,9 @@ pub struct Settings {
     pub stall_timeout: Duration,
     /// How long a connection may be without a call; `None` if all clients are known.
     pub idle_timeout: Option<Duration>,
-    /// How long connections may take to finish their calls when the server stops.
+    /// How long connections may take to finish their calls when the server stops. New connections are
+    /// refused meanwhile. A connection is closed when it has finished the calls that began before, and
+    /// those that it has read until then.
     pub patience: Duration,
     /// Creates the stages between a socket and its calls.
     pub wrap: Arc<Wrap>,
@@ -240,7 +242,8 @@ impl Hooks<u64, Answer, io::Error> for Watch {
     }
 }
 
-/// Serves connections until `stop` is cancelled, then lets running calls finish.
+/// Serves connections until `stop` is cancelled, then lets running calls finish, at most for
+/// [`Settings::patience`].
 pub async fn serve<S: Service>(
     listener: TcpListener,
     service: S,
@@ -266,9 +269,9 @@ pub async fn serve<S: Service>(
     let service = Answering(service);
     let server = Server { service, settings, memory, orders, answers, peers, stop, calls, faulty };
     let server = Arc::new(server);
-    let connections = accept(&listener, &server).await;
+    let connections = accept(listener, &server).await;
     let (calls, faulty) = (server.calls.load(Relaxed), server.faulty.load(Relaxed));
-    drop((listener, server)); // this ends the input of the demux
+    drop(server); // this ends the input of the demux
     let answers = match demux.await {
         Ok(totals) => totals,
         Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
@@ -304,7 +307,7 @@ fn is_out_of_files(error: &io::Error) -> bool {
 }
 
 /// Runs connections until the server stops and they have ended. Returns the number of connections.
-async fn accept<S: Service>(listener: &TcpListener, server: &Arc<Server<S>>) -> u64 {
+async fn accept<S: Service>(listener: TcpListener, server: &Arc<Server<S>>) -> u64 {
     let Settings { connections: places, idle_timeout, patience, .. } = server.settings;
     let places = Arc::new(Semaphore::new(places));
     let (mut connections, mut newcomer, mut id) = (JoinSet::new(), None, 0);
@@ -364,6 +367,8 @@ async fn accept<S: Service>(listener: &TcpListener, server: &Arc<Server<S>>) -> 
             () = server.stop.cancelled() => break,
         }
     }
+    // A client that connects now is refused, and tries another server at once.
+    drop((listener, newcomer));
     let all = async { while connections.join_next().await.is_some() {} };
     if timeout(patience, all).await.is_err() {
         connections.shutdown().await;
