@@ -24,7 +24,7 @@ use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use futures::{Sink, SinkExt, StreamExt, future, stream};
 use stream_demux::{Attach, DemuxStreamExt, Detached, Hooks, Lease, Recipient};
 use thrift::protocol::TMessageType;
-use tokio::net::{TcpStream, ToSocketAddrs};
+use tokio::net::{TcpStream, ToSocketAddrs, lookup_host};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -288,8 +288,9 @@ impl Sink<Message> for Caller {
 }
 
 impl Client {
-    /// Connects over TCP, with framing and no other stage. TCP keep-alive probes, one per minute,
-    /// notice a peer that disappears while no call waits.
+    /// Connects over TCP, with framing and no other stage. Of several addresses, it is the first one
+    /// that accepts: each is tried for an equal part of the time that is left. TCP keep-alive probes,
+    /// one per minute, notice a peer that disappears while no call waits.
     ///
     /// # Errors
     ///
@@ -305,10 +306,8 @@ impl Client {
         options: Options,
         health: Arc<Health>,
     ) -> Result<Self, Error> {
-        let closed = |error: io::Error| Error::Closed(error.to_string().into());
-        let connecting = timeout(options.deadline, TcpStream::connect(to)).await;
-        let socket = connecting.map_err(|_| Error::Deadline(options.deadline))?.map_err(closed)?;
-        socket.set_nodelay(true).map_err(closed)?;
+        let socket = connect_to_one(to, options.deadline).await?;
+        socket.set_nodelay(true).map_err(|error| closed(&error))?;
         socket::keep_alive(&socket);
         let (from, to) = socket.into_split();
         let connection = Arc::new(Connection { health, ..Connection::default() });
@@ -549,6 +548,30 @@ impl Client {
         let waiting = waiting.insert(Waiting { id, answer, request, _lease: lease });
         (&mut waiting.answer).await.map_err(|_| connection.error())
     }
+}
+
+fn closed(error: &io::Error) -> Error {
+    Error::Closed(error.to_string().into())
+}
+
+/// Connects to one of the addresses. One that is silent, such as that of a broken IPv6 network, must
+/// leave time for the next one.
+async fn connect_to_one(to: impl ToSocketAddrs, deadline: Duration) -> Result<TcpStream, Error> {
+    let began = Instant::now();
+    let late = |_| Error::Deadline(deadline);
+    let found = timeout(deadline, lookup_host(to)).await.map_err(late)?;
+    let addresses: Vec<_> = found.map_err(|error| closed(&error))?.collect();
+    let mut failure = Error::Closed("the name has no address".into());
+    for (address, others) in addresses.iter().zip((0..addresses.len()).rev()) {
+        let left = deadline.saturating_sub(began.elapsed());
+        let part = left / u32::try_from(others + 1).unwrap_or(u32::MAX);
+        failure = match timeout(part, TcpStream::connect(address)).await {
+            Ok(Ok(socket)) => return Ok(socket),
+            Ok(Err(error)) => closed(&error),
+            Err(elapsed) => late(elapsed),
+        };
+    }
+    Err(failure)
 }
 
 /// A call. If it is dropped while it waits for its answer, it is still with the server.

@@ -131,6 +131,18 @@ async fn an_attempt_that_hangs_costs_each_caller_one_deadline() {
 }
 
 #[tokio::test]
+async fn an_address_that_is_silent_or_refuses_leaves_time_for_the_next_one() {
+    let (hole, good) = (BlackHole::new().await, Server::example().await);
+    let addresses = [hole.address, refusing().await, good.address];
+    let client = Client::connect(&addresses[..], within(millis(1000))).await.unwrap();
+    assert_eq!(client.add(1, 1).await.unwrap(), 2);
+    let silent = Client::connect(hole.address, within(millis(100))).await;
+    assert!(matches!(silent, Err(Error::Deadline(_))));
+    let none = Client::connect(&[][..], within(millis(100))).await.unwrap_err();
+    assert_eq!(none.to_string(), "no connection: the name has no address");
+}
+
+#[tokio::test]
 async fn an_attempt_goes_on_when_its_first_caller_is_dropped() {
     let (hole, good) = (BlackHole::new().await, Server::example().await);
     let pool = Arc::new(Pool::new([hole.address, good.address], within(millis(500))));
