@@ -16,7 +16,7 @@ use std::fmt;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -93,8 +93,8 @@ pub struct Client {
     shared: Arc<Shared>,
     /// What is left of the deadline, if a call has waited for this handle.
     time_left: Duration,
-    /// The place in a pool that calls of this handle take, while the pool or one of them keeps it.
-    place: Weak<Place>,
+    /// The place in a pool that calls of this handle take.
+    place: Option<Arc<Place>>,
 }
 
 struct Shared {
@@ -335,12 +335,12 @@ impl Client {
         let run = tokio::spawn(run).abort_handle();
         tokio::spawn(watch(Arc::clone(&connection), options.deadline, dropped, run));
         let shared = Shared { options, orders, connection, _handles: handles };
-        Self { shared: Arc::new(shared), time_left: options.deadline, place: Weak::new() }
+        Self { shared: Arc::new(shared), time_left: options.deadline, place: None }
     }
 
     /// Returns a handle whose calls take this place.
-    pub(crate) fn at(self, place: &Arc<Place>) -> Self {
-        Self { place: Arc::downgrade(place), ..self }
+    pub(crate) fn at(self, place: Arc<Place>) -> Self {
+        Self { place: Some(place), ..self }
     }
 
     /// Returns a handle whose calls have only this time.
@@ -452,9 +452,8 @@ impl Client {
         let Shared { options, connection, .. } = &*self.shared;
         let now = Instant::now();
         let after = |time| now.checked_add(time).unwrap_or_else(|| now + FAR);
-        let running = connection
-            .health
-            .call(after(options.deadline), self.place.upgrade().map(Place::occupy));
+        let running =
+            connection.health.call(after(options.deadline), self.place.as_ref().map(Place::occupy));
         (after(self.time_left), running)
     }
 

@@ -5,9 +5,9 @@
 //!    clients are not affected.
 //! 2. A connection leaves the demux, and its socket is closed, when it sends no more requests and no
 //!    call owes an answer that is not yet written (`Owed`). One-way calls owe none.
-//! 3. If the server stops, a connection goes on to be read while a call owes an answer that began
-//!    before. Requests that arrive meanwhile would be lost otherwise: nothing tells a client that a
-//!    server does not read any more, except that the connection ends.
+//! 3. If the server stops, a connection goes on to be read until no call owes an answer. Requests that
+//!    arrive meanwhile would be lost otherwise: nothing tells a client that a server does not read any
+//!    more, except that the connection ends.
 //! 4. A connection is gone when it was reset, stalled, could not be written to, or sent garbage.
 //!    Then its pending calls are dropped, and its socket is closed. One-way calls continue, and
 //!    requests that arrived before a reset are still started, because they may be one-way.
@@ -111,8 +111,6 @@ struct Connection<S> {
     calls: JoinSet<()>,
     /// Has a token for each answer that is owed.
     owed: TaskTracker,
-    /// The same for calls that began when the connection was to end.
-    owed_late: TaskTracker,
     /// A permit for each call that may be started.
     turns: Arc<Semaphore>,
 }
@@ -135,7 +133,6 @@ pub(crate) async fn run<S: Service>(
         peer,
         calls: JoinSet::new(),
         owed: TaskTracker::new(),
-        owed_late: TaskTracker::new(),
         turns: Arc::new(Semaphore::new(STARTED)),
     };
     let end = connection.serve(socket).await;
@@ -195,10 +192,8 @@ impl<S: Service> Connection<S> {
 
     /// Waits until every answer that is owed is written.
     async fn finish(&self) {
-        for owed in [&self.owed, &self.owed_late] {
-            owed.close();
-            owed.wait().await;
-        }
+        self.owed.close();
+        self.owed.wait().await;
     }
 
     /// Reads requests and starts calls until the input ends, the connection is gone, or it is to end.
@@ -280,8 +275,7 @@ impl<S: Service> Connection<S> {
             }));
             return Ok(());
         }
-        let is_late = self.peer.stop.is_cancelled();
-        let owed = Owed::new(permit, if is_late { &self.owed_late } else { &self.owed });
+        let owed = Owed::new(permit, &self.owed);
         self.calls.spawn(in_turn(turn, async move {
             let answering = answer(&server.service, request, &mut held);
             let answered = tokio::select! {

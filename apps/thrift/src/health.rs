@@ -121,7 +121,7 @@ impl Running {
 
 impl Clone for Running {
     fn clone(&self) -> Self {
-        self.health.call(self.due, self.place.as_ref().map(|place| place.place().occupy()))
+        self.health.call(self.due, self.place.clone())
     }
 }
 

@@ -94,6 +94,7 @@ impl Pool {
         let server = |address: String| Upstream::new(address, options, Arc::clone(&news));
         let servers: Vec<_> =
             addresses.into_iter().map(|address| Arc::new(server(address.to_string()))).collect();
+        news.set_servers(&servers);
         let turns = Turns::new(&servers, PLACES);
         Self { servers, options, news, preferred: AtomicUsize::new(0), turns }
     }
@@ -186,9 +187,10 @@ impl Pool {
     /// sent is not sent again: if its server fails, the call fails.
     ///
     /// Until it is sent, a call waits for a place at any server. This time counts towards its
-    /// deadline: the client that `call` gets has what is left of it. If `call` does something else
-    /// before or between its calls to the server, it keeps its [place](Self::places), but does not
-    /// count as a call of a server that gets one at a time.
+    /// deadline: the client that `call` gets has what is left of it.
+    ///
+    /// `call` should call at once. If it does something else before or between its calls to the server,
+    /// it keeps its [place](Self::places), and its call fails if the connection was closed meanwhile.
     ///
     /// # Errors
     ///
@@ -216,7 +218,7 @@ impl Pool {
             }
             Err(_) => return Err(self.unreachable()),
         };
-        let _place = occupied.place(); // until the call has ended
+        let _held = occupied.hold(); // until the closure has ended
         let mut about_to_call = Some(occupied);
         let mut call = pin!(call(client.within(deadline.saturating_sub(began.elapsed()))));
         future::poll_fn(|cx| {

@@ -77,8 +77,8 @@ pub struct Settings {
     /// How long a connection may be without a call; `None` if all clients are known.
     pub idle_timeout: Option<Duration>,
     /// How long connections may take to finish their calls when the server stops. New connections are
-    /// refused meanwhile. A connection is closed when it has finished the calls that began before, and
-    /// those that it has read until then.
+    /// refused meanwhile. A connection is closed as soon as no call owes an answer; until then, further
+    /// calls on it are answered. One-way calls go on when it is closed.
     pub patience: Duration,
     /// Creates the stages between a socket and its calls.
     pub wrap: Arc<Wrap>,

@@ -18,13 +18,13 @@
 use std::fmt;
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::client::{Client, Connection, Options};
 use crate::error::Error;
@@ -44,9 +44,34 @@ pub(crate) struct News {
     /// Counts failures, so that a caller can tell those that happened since it began.
     failures: AtomicU64,
     changed: Notify,
+    servers: OnceLock<Vec<Weak<Upstream>>>,
+    /// The sinks of servers that get no call while others can.
+    withheld: Mutex<Vec<Waker>>,
 }
 
 impl News {
+    /// Called once, with the servers of the pool.
+    pub(crate) fn set_servers(&self, servers: &[Arc<Upstream>]) {
+        self.servers.get_or_init(|| servers.iter().map(Arc::downgrade).collect());
+    }
+
+    fn withhold(&self, sink: &Waker) {
+        let mut withheld = self.withheld.lock().unwrap_or_else(PoisonError::into_inner);
+        if !withheld.iter().any(|other| other.will_wake(sink)) {
+            withheld.push(sink.clone());
+        }
+    }
+
+    /// Called when a server may no longer be able to take a call.
+    fn wake_withheld(&self) {
+        let mut withheld = self.withheld.lock().unwrap_or_else(PoisonError::into_inner);
+        if !withheld.is_empty() {
+            let sinks = mem::take(&mut *withheld);
+            drop(withheld);
+            sinks.into_iter().for_each(Waker::wake);
+        }
+    }
+
     /// Returns the number of the last failure.
     pub(crate) fn failures(&self) -> u64 {
         self.failures.load(Relaxed)
@@ -71,12 +96,21 @@ enum Link {
     /// There is none, and the next call that needs one connects.
     Idle,
     Connecting,
-    /// The client, and how many places on this connection are occupied.
-    Open(Client, usize),
+    Open(Client, Used),
     /// The server is left alone, because it failed.
     Resting,
     /// The pool was dropped.
     Gone,
+}
+
+/// Places on a connection.
+#[derive(Debug, Default)]
+struct Used {
+    held: usize,
+    /// Those of them whose calls run, or are about to begin.
+    occupied: usize,
+    /// When a place was taken last.
+    since: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -158,7 +192,7 @@ impl Upstream {
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.lock();
         change(&mut state);
-        wake(state);
+        self.wake(state);
         self.news.changed.notify_waiters();
     }
 
@@ -227,6 +261,11 @@ impl Upstream {
     /// places, and after a failure it has one until it has answered. A call that was dropped by its
     /// caller takes one until it is answered or its deadline has passed. With one place, it gets no
     /// further call while a request waits to be written: a one-way call holds no place meanwhile.
+    ///
+    /// A closure that has a place may do other things before it calls, between two calls, or for ever.
+    /// While another server can take calls, such a place counts for a deadline: otherwise a bad server
+    /// would get all closures that prepare something. It does not count for longer, nor while no other
+    /// server can: it might wait for a call of another closure, and only answers open further places.
     pub(crate) fn poll_place(
         self: &Arc<Self>,
         places: usize,
@@ -236,13 +275,14 @@ impl Upstream {
         let mut on_trial = None;
         match &state.link {
             Link::Open(client, on_this) if client.is_open() => {
-                let is_proven = state.failures == 0 || client.connection().has_answered();
-                let open = if is_proven { self.health.open_places() } else { 1 };
-                let is_free = state.taken < places && *on_this < open;
-                if is_free && open > 1 {
+                let open = self.open_places(&state, client);
+                let is_free = state.taken < places && on_this.occupied < open;
+                if is_free && on_this.held < open && open > 1 {
                     return Poll::Ready(client.clone());
                 }
-                on_trial = is_free.then(|| client.clone());
+                let deadline = self.options.deadline;
+                let is_recent = on_this.since.is_some_and(|since| since.elapsed() < deadline);
+                on_trial = is_free.then(|| (client.clone(), on_this.held >= open && is_recent));
             }
             Link::Idle => self.connect(&mut state),
             // The task of the connection is about to change the state.
@@ -251,19 +291,58 @@ impl Upstream {
         let previous = state.sink.replace(cx.waker().clone());
         drop(state);
         drop(previous);
-        match on_trial {
-            Some(client) => client.connection().outbox.poll_written(cx).map(|()| client),
-            None => Poll::Pending,
+        let Some((client, has_idle)) = on_trial else { return Poll::Pending };
+        if has_idle {
+            self.news.withhold(cx.waker()); // before the others are asked: see `wake_withheld`
+            if self.another_can_take(places) {
+                return Poll::Pending;
+            }
+        }
+        client.connection().outbox.poll_written(cx).map(|()| client)
+    }
+
+    /// How many calls the server may get at a time.
+    fn open_places(&self, state: &State, client: &Client) -> usize {
+        let is_proven = state.failures == 0 || client.connection().has_answered();
+        if is_proven { self.health.open_places() } else { 1 }
+    }
+
+    /// Returns `true` if another server of the pool can take a call, and is not tried with a single one.
+    fn another_can_take(self: &Arc<Self>, places: usize) -> bool {
+        let servers = self.news.servers.get().into_iter().flatten().filter_map(Weak::upgrade);
+        let mut others = servers.filter(|other| !Arc::ptr_eq(other, self) && !other.is_retired());
+        others.any(|other| other.can_take(places))
+    }
+
+    fn can_take(&self, places: usize) -> bool {
+        let state = self.lock();
+        match &state.link {
+            Link::Open(client, on_this) if client.is_open() => {
+                let open = self.open_places(&state, client);
+                open > 1 && state.taken < places && on_this.held < open
+            }
+            _ => false,
         }
     }
 
     /// Takes a place on a connection, for the calls of the handle that it returns.
     pub(crate) fn take_place(self: &Arc<Self>, client: Client) -> (Client, Occupied) {
-        let connection = Arc::downgrade(client.connection());
-        let occupants = AtomicUsize::new(0);
-        let place = Arc::new(Place { connection, server: Arc::clone(self), occupants });
-        self.lock().taken += 1;
-        (client.at(&place), place.occupy())
+        let (server, connection) = (Arc::clone(self), Arc::downgrade(client.connection()));
+        let (holders, calls) = Default::default();
+        let place = Arc::new(Place { connection, server, holders, calls });
+        let occupied = place.occupy();
+        self.news.wake_withheld();
+        (client.at(place), occupied)
+    }
+
+    /// Wakes the sink of the server, as a place may be free, and those that are withheld.
+    fn wake(&self, mut state: MutexGuard<'_, State>) {
+        let sink = state.sink.take();
+        drop(state);
+        if let Some(sink) = sink {
+            sink.wake();
+        }
+        self.news.wake_withheld();
     }
 
     /// Returns `true` if `Health` lets the server have another call now.
@@ -338,7 +417,7 @@ async fn run(server: Arc<Upstream>) {
     let (reason, is_answering) = match connected {
         Ok(client) => {
             let connection = Arc::clone(client.connection());
-            server.set(Link::Open(client, 0), |_| {});
+            server.set(Link::Open(client, Used::default()), |_| {});
             connection.ended().await;
             if connection.was_useful() {
                 server.lock().failures = 0;
@@ -374,84 +453,110 @@ impl Upstream {
     }
 }
 
-/// A place at a server, on this connection. Dropping it frees the place. It is no handle to the
-/// connection, because that may keep the place of a call (`unanswered`).
-///
-/// The caller that takes a place may do other things before it calls, between two calls, or for ever.
-/// Meanwhile the place is not occupied: it counts for the limit that the user has set, and not for the
-/// places that `Health` has opened. Otherwise one caller that waits for something else would keep a
-/// server that gets one call at a time from being called, although only answers open further places.
+/// A place at a server, on this connection. It is held by the closure that has got it, and by the calls
+/// of its handle. It is no handle to the connection, because that may keep the place of a call
+/// (`unanswered`).
 pub(crate) struct Place {
     connection: Weak<Connection>,
     server: Arc<Upstream>,
-    /// Changed between zero and one with the state of the server only.
-    occupants: AtomicUsize,
+    /// The closure and its calls. Changed between zero and one with the state of the server only.
+    holders: AtomicUsize,
+    /// Calls that run, or are about to begin. Changed in the same way.
+    calls: AtomicUsize,
 }
 
 impl Place {
-    pub(crate) fn occupy(self: Arc<Self>) -> Occupied {
-        let more = |count: usize| (count > 0).then_some(count + 1);
-        if self.occupants.fetch_update(Relaxed, Relaxed, more).is_err() {
+    fn hold(self: &Arc<Self>) -> Held {
+        if !add_another(&self.holders) {
             let mut state = self.server.lock();
-            if self.occupants.fetch_add(1, Relaxed) == 0
-                && let Some(on_this) = self.on_this(&mut state)
-            {
-                *on_this += 1;
+            if self.holders.fetch_add(1, Relaxed) == 0 {
+                state.taken += 1;
+                self.on_this(&mut state, |on_this| {
+                    on_this.held += 1;
+                    on_this.since = Some(Instant::now());
+                });
             }
         }
-        Occupied(self)
+        Held(Arc::clone(self))
     }
 
-    /// How many places are occupied, if the connection is still that of the server.
-    fn on_this<'a>(&self, state: &'a mut State) -> Option<&'a mut usize> {
-        match &mut state.link {
-            Link::Open(open, on_this) => {
-                let is_same = Arc::as_ptr(open.connection()) == self.connection.as_ptr();
-                is_same.then_some(on_this)
+    pub(crate) fn occupy(self: &Arc<Self>) -> Occupied {
+        let held = self.hold();
+        if !add_another(&self.calls) {
+            let mut state = self.server.lock();
+            if self.calls.fetch_add(1, Relaxed) == 0 {
+                self.on_this(&mut state, |on_this| on_this.occupied += 1);
             }
-            _ => None,
+        }
+        Occupied { held }
+    }
+
+    /// Changes the counts, if the connection is still that of the server.
+    fn on_this(&self, state: &mut State, change: impl FnOnce(&mut Used)) {
+        if let Link::Open(open, on_this) = &mut state.link
+            && Arc::as_ptr(open.connection()) == self.connection.as_ptr()
+        {
+            change(on_this);
         }
     }
 }
 
-impl Drop for Place {
+/// Counts another one, unless it is the first.
+fn add_another(count: &AtomicUsize) -> bool {
+    let more = |count: usize| (count > 0).then_some(count + 1);
+    count.fetch_update(Relaxed, Relaxed, more).is_ok()
+}
+
+/// Counts one fewer, unless it is the last.
+fn remove_another(count: &AtomicUsize) -> bool {
+    let fewer = |count: usize| (count > 1).then_some(count - 1);
+    count.fetch_update(Relaxed, Relaxed, fewer).is_ok()
+}
+
+/// Holds a place.
+pub(crate) struct Held(Arc<Place>);
+
+impl Drop for Held {
     fn drop(&mut self) {
-        let mut state = self.server.lock();
-        state.taken -= 1;
-        wake(state);
+        let place = &self.0;
+        if !remove_another(&place.holders) {
+            let mut state = place.server.lock();
+            if place.holders.fetch_sub(1, Relaxed) == 1 {
+                state.taken -= 1;
+                place.on_this(&mut state, |on_this| on_this.held -= 1);
+            }
+            place.server.wake(state);
+        }
     }
 }
 
-/// A call of a place runs, or is about to begin. Dropping it ends that.
-pub(crate) struct Occupied(Arc<Place>);
+/// A call of a place runs, or is about to begin.
+pub(crate) struct Occupied {
+    held: Held,
+}
 
 impl Occupied {
-    pub(crate) fn place(&self) -> Arc<Place> {
-        Arc::clone(&self.0)
+    /// Holds the place also when the call has ended.
+    pub(crate) fn hold(&self) -> Held {
+        self.held.0.hold()
+    }
+}
+
+impl Clone for Occupied {
+    fn clone(&self) -> Self {
+        self.held.0.occupy()
     }
 }
 
 impl Drop for Occupied {
     fn drop(&mut self) {
-        let place = &self.0;
-        let fewer = |count: usize| (count > 1).then_some(count - 1);
-        if place.occupants.fetch_update(Relaxed, Relaxed, fewer).is_err() {
+        let place = &self.held.0;
+        if !remove_another(&place.calls) {
             let mut state = place.server.lock();
-            if place.occupants.fetch_sub(1, Relaxed) == 1
-                && let Some(on_this) = place.on_this(&mut state)
-            {
-                *on_this -= 1;
+            if place.calls.fetch_sub(1, Relaxed) == 1 {
+                place.on_this(&mut state, |on_this| on_this.occupied -= 1);
             }
-            wake(state);
+            place.server.wake(state);
         }
-    }
-}
-
-/// Wakes the sink of the server, as a place may be free.
-fn wake(mut state: MutexGuard<'_, State>) {
-    let sink = state.sink.take();
-    drop(state);
-    if let Some(sink) = sink {
-        sink.wake();
     }
 }

@@ -6,13 +6,16 @@ mod common;
 use std::future;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
-use common::{LONG, answers, millis, request, scripted, within};
+use common::{LONG, answers, millis, reply, request, scripted, within};
 use futures::future::join_all;
 use thrift_demux::{Client, Error, Pool};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 
 /// A pool of one server, which has lost its first call and gets one at a time.
 async fn on_trial() -> Arc<Pool> {
@@ -124,4 +127,105 @@ async fn callers_that_call_at_once_reach_a_server_on_trial_one_at_a_time() {
     assert!(failed.iter().all(Result::is_err));
     let requests = requests.load(SeqCst);
     assert!(requests <= 3, "{requests} requests within a deadline");
+}
+
+/// Of some servers, one answers nothing. Makes calls for some deadlines. Returns how many requests it
+/// got.
+async fn sent_to_a_bad_server<F>(call: impl Fn(Arc<Pool>) -> F) -> usize
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let requests = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&requests);
+    let (bad, _) = scripted(move |mut socket: TcpStream, _| {
+        let counter = Arc::clone(&counter);
+        async move {
+            while request(&mut socket).await.is_some() {
+                counter.fetch_add(1, SeqCst);
+            }
+        }
+    })
+    .await;
+    let (good, other) = (scripted(answers).await.0, scripted(answers).await.0);
+    let pool = Arc::new(Pool::new([bad, good, other], within(millis(500))));
+    let (begin, mut calls) = (Instant::now(), JoinSet::new());
+    let mut before = None;
+    while begin.elapsed() < millis(4000) {
+        if before.is_none() && begin.elapsed() > millis(1500) {
+            before = Some(requests.load(SeqCst));
+        }
+        calls.spawn(call(Arc::clone(&pool)));
+        sleep(millis(5)).await;
+    }
+    calls.join_all().await;
+    requests.load(SeqCst) - before.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bad_server_gets_few_callers_that_prepare_something_first() {
+    let sent = sent_to_a_bad_server(async |pool| {
+        let prepared = async |client: Client| {
+            sleep(millis(100)).await;
+            client.echo("x").await
+        };
+        let _ = pool.round_robin(prepared).await;
+    });
+    let sent = sent.await;
+    assert!(sent < 30, "{sent} requests in five deadlines");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bad_server_gets_few_callers_that_keep_the_handle_and_call_later() {
+    let sent = sent_to_a_bad_server(async |pool| {
+        let client = pool.round_robin(async |client| Ok(client)).await.unwrap();
+        let _ = client.echo("x").await;
+    });
+    let sent = sent.await;
+    assert!(sent < 30, "{sent} requests in five deadlines");
+}
+
+#[tokio::test]
+async fn a_caller_that_waits_for_ever_keeps_no_server_unused() {
+    let calls = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+    let mut addresses = Vec::new();
+    for counter in &calls {
+        let counter = Arc::clone(counter);
+        let script = move |mut socket: TcpStream, number| {
+            let counter = Arc::clone(&counter);
+            async move {
+                if number == 0 {
+                    request(&mut socket).await;
+                    return;
+                }
+                while let Some(call) = request(&mut socket).await {
+                    counter.fetch_add(1, SeqCst);
+                    socket.write_all(&reply(&call, call.id)).await.unwrap();
+                }
+            }
+        };
+        addresses.push(scripted(script).await.0);
+    }
+    let pool = Arc::new(Pool::new(addresses, within(millis(500))));
+    let failed = join_all([echo(&pool), echo(&pool)]).await;
+    assert!(failed.iter().all(Result::is_err), "both servers have lost a call");
+    let (has_place, mut places) = mpsc::unbounded_channel();
+    for _ in 0..2 {
+        let (pool, has_place) = (Arc::clone(&pool), has_place.clone());
+        tokio::spawn(async move {
+            pool.round_robin(async |_client: Client| {
+                has_place.send(()).unwrap();
+                future::pending::<Result<(), Error>>().await
+            })
+            .await
+        });
+    }
+    for _ in 0..2 {
+        timeout(LONG, places.recv()).await.expect("it gets no place").unwrap();
+    }
+    let both_used = async {
+        while calls.iter().any(|calls| calls.load(SeqCst) < 10) {
+            answered(echo(&pool)).await;
+        }
+    };
+    timeout(LONG, both_used).await.expect("a server is not used");
 }

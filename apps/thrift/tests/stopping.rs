@@ -42,17 +42,19 @@ async fn a_server_that_stops_answers_calls_on_a_connection_while_an_earlier_one_
         let sum = timeout(LONG, client.add(n, 1)).await.expect("the call is swallowed");
         assert_eq!(sum.unwrap(), n + 1);
     }
-    // A later call keeps the connection from being closed, and not from being left unread.
+    // So does a later call that outlasts the first one.
     let caller = client.clone();
     let last = tokio::spawn(async move { caller.later("last", 0).await });
     let last_running = timeout(LONG, arrivals.recv()).await.expect("it is swallowed").unwrap();
     running.release.send(()).unwrap();
     assert_eq!(timeout(LONG, call).await.unwrap().unwrap().unwrap(), "first");
+    let sum = timeout(LONG, client.add(1, 1)).await.expect("the call is swallowed");
+    assert_eq!(sum.unwrap(), 2);
     assert!(!done.is_finished());
     last_running.release.send(()).unwrap();
     assert_eq!(timeout(LONG, last).await.unwrap().unwrap().unwrap(), "last");
     let report = timeout(LONG, done).await.expect("the server does not stop").unwrap();
-    assert_eq!((report.calls, report.answers.delivered), (12, 12));
+    assert_eq!((report.calls, report.answers.delivered), (13, 13));
     assert!(matches!(client.add(1, 1).await, Err(Error::Closed(_))));
 }
 
