@@ -19,12 +19,16 @@ use crate::gateway::Gateway;
 use crate::http::{Refusal, TIMEOUT, read, refuse_if_draining, timed_out, too_large};
 use crate::line::{Line, LineError};
 
-/// Batches that are published at a time: a few are enough to keep the demux or the broker busy.
+/// Long batches that are published at a time: a few are enough to keep the demux or the broker busy.
 /// Further ones wait.
 const AT_ONCE: usize = 16;
+/// A batch of more lines is long. The lines of a batch take some times the memory of its body, if they
+/// are short, so those of long ones have to wait. Short ones take 16 KiB or so, and do not wait for
+/// batches that the broker takes seconds to confirm: it confirms the messages of all in turn.
+const SHORT: usize = 128;
 
-/// Limits how many batches are published at a time, and the bytes of all batches, which may also be
-/// arriving or waiting. A body takes bytes only as they arrive, so connections that send nothing
+/// Limits how many long batches are published at a time, and the bytes of all batches, which may also
+/// be arriving or waiting. A body takes bytes only as they arrive, so connections that send nothing
 /// hold up no others.
 ///
 /// The first `free` bytes of a body are not limited, so that bodies that do not go on to arrive hold up
@@ -53,6 +57,16 @@ impl Batches {
         let bytes = max_batch.saturating_mul(AT_ONCE).min(Semaphore::MAX_PERMITS);
         let new = Semaphore::new;
         Self { places: new(AT_ONCE), bytes: new(bytes), free: max_body, last: new(1) }
+    }
+
+    /// Waits for a place, which a short batch does not need.
+    async fn place(&self, body: &[u8]) -> Result<Option<SemaphorePermit<'_>>, Refusal> {
+        let lines = body.split(|byte| *byte == b'\n').take(SHORT + 1).count();
+        if lines <= SHORT {
+            return Ok(None);
+        }
+        let place = timeout(TIMEOUT, self.places.acquire()).await;
+        Ok(place.map_err(|_| timed_out("too many long batches are in progress"))?.ok())
     }
 
     fn room(&self) -> Room<'_> {
@@ -146,8 +160,7 @@ async fn try_publish(
     let what = || format!("a batch has at most {most} bytes");
     let waits = headers.contains_key(header::EXPECT);
     let body = read(body, most, what, waits, Some(&mut room)).await?;
-    let place = timeout(TIMEOUT, gateway.batches.places.acquire()).await;
-    let _place = place.map_err(|_| timed_out("too many batches are in progress"))?;
+    let _place = gateway.batches.place(&body).await?;
     let (numbers, lines) = parse(gateway, &body)?;
     let done = gateway.source.publish_all(&lines).await;
     let failed = numbers.iter().zip(&done).filter(|(_, done)| done.is_err());
@@ -193,6 +206,17 @@ mod tests {
     use futures::FutureExt;
 
     use super::*;
+
+    #[tokio::test]
+    async fn short_batches_do_not_wait_for_long_ones() {
+        let (batches, long) = (Batches::new(1_000, 100), vec![b'\n'; SHORT]);
+        let place = |body| batches.place(body).now_or_never().map(Result::unwrap);
+        let places: Vec<_> = (0..AT_ONCE).map(|_| place(&long).unwrap().unwrap()).collect();
+        assert!(matches!(place(&long[1..]), Some(None)));
+        assert!(place(&long).is_none(), "it waits");
+        drop(places);
+        assert!(place(&long).unwrap().is_some());
+    }
 
     #[test]
     fn bodies_that_do_not_go_on_hold_up_only_larger_ones() {
