@@ -8,6 +8,9 @@
 //! 3. If the server stops, a connection goes on to be read until no call owes an answer. Requests that
 //!    arrive meanwhile would be lost otherwise: nothing tells a client that a server does not read any
 //!    more, except that the connection ends.
+//!    The system may still have answers to send then, and would drop them if it closed a socket on
+//!    which a request has arrived: so the connection ends its answers, and reads on until the client
+//!    ends, too. One that has been idle for a while has nothing to send.
 //! 4. A connection is gone when it was reset, stalled, could not be written to, or sent garbage.
 //!    Then its pending calls are dropped, and its socket is closed. One-way calls continue, and
 //!    requests that arrived before a reset are still started, because they may be one-way.
@@ -19,7 +22,7 @@ use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::{FutureExt, SinkExt, StreamExt, future};
 use stream_demux::{Attach, Lease};
@@ -49,6 +52,9 @@ use crate::transport::{Frame, Framing, Incoming, Transport};
 /// not counted any more. With fewer than eight, a connection whose calls are short is woken for nearly
 /// each of them.
 const STARTED: usize = 8;
+
+/// A connection without a call for this time has nothing left to send.
+const SENT: Duration = Duration::from_secs(1);
 
 /// What others know of a connection, and how they end it.
 #[derive(Debug, Clone)]
@@ -113,6 +119,8 @@ struct Connection<S> {
     owed: TaskTracker,
     /// A permit for each call that may be started.
     turns: Arc<Semaphore>,
+    /// When the last request has arrived.
+    asked: Option<Instant>,
 }
 
 /// Serves a connection until it is closed and its calls have ended.
@@ -134,6 +142,7 @@ pub(crate) async fn run<S: Service>(
         calls: JoinSet::new(),
         owed: TaskTracker::new(),
         turns: Arc::new(Semaphore::new(STARTED)),
+        asked: None,
     };
     let end = connection.serve(socket).await;
     peers.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
@@ -154,6 +163,7 @@ impl<S: Service> Connection<S> {
         let framing = Framing::held(longest, memory.account(), settings.stall_timeout);
         let socket = Arc::new(socket);
         let halves = (Reading(Arc::clone(&socket)), Writing(Arc::clone(&socket)));
+        let mut unread = Reading(Arc::clone(&socket));
         let Transport { incoming, outgoing } = (settings.wrap)(halves.0, halves.1, &framing);
         let outbox = outgoing.with(|answer: Answer| future::ready(Ok(answer.frame)));
         let mut lease = Lease::new();
@@ -179,6 +189,11 @@ impl<S: Service> Connection<S> {
                 () = peer.gone.cancelled() => {}
                 never = &mut reset => match never {},
             }
+        }
+        let may_send = self.asked.is_some_and(|asked| asked.elapsed() < SENT);
+        if end.is_ok() && self.server.stop.is_cancelled() && may_send {
+            peer.gone.cancelled().await; // the answers are ended
+            let _ = tokio::io::copy(&mut unread, &mut tokio::io::sink()).await;
         }
         if peer.stalled.load(Relaxed) {
             let after = self.server.settings.stall_timeout;
@@ -228,6 +243,7 @@ impl<S: Service> Connection<S> {
                 }
             };
             peer.set_waiting(None);
+            self.asked = Some(Instant::now());
             match frame {
                 Some(Ok(frame)) => self.start(frame, permit).await?,
                 // Closing a socket that has unread bytes resets the connection. `TZlibTransport`

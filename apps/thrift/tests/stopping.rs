@@ -2,13 +2,14 @@
 
 mod common;
 
-use common::{Gate, Held, LONG, Server, within};
+use common::{Gate, Held, LONG, Server, millis, raw, within};
 use thrift_demux::demo::Serve;
 use thrift_demux::{Client, Error, Pool, Protocol, Report, Settings};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// A server that is to stop, and the call that it waits for.
 struct Stopping {
@@ -69,5 +70,34 @@ async fn a_pool_loses_no_call_to_a_server_that_stops_while_another_client_has_a_
     }
     running.release.send(()).unwrap();
     timeout(LONG, call).await.unwrap().unwrap().unwrap();
+    timeout(LONG, done).await.expect("the server does not stop").unwrap();
+}
+
+/// Closing a socket on which a request has arrived would drop what the system has not sent yet.
+#[tokio::test]
+async fn an_answer_that_is_not_read_yet_arrives_although_the_client_goes_on_calling() {
+    const LENGTH: usize = 100_000; // the system of the server takes it at once
+    let server = Server::example().await;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut socket = socket.connect(server.address).await.unwrap();
+    let echo = raw::call(Protocol::Binary, "echo", 1, |to| {
+        raw::string(to, 1, &"x".repeat(LENGTH));
+        to.write_field_stop().unwrap();
+    });
+    let ping = raw::call(Protocol::Binary, "ping", 2, |to| to.write_field_stop().unwrap());
+    socket.write_all(&echo).await.unwrap();
+    socket.read_u8().await.unwrap(); // the answer is on its way
+    let done = tokio::spawn(server.stop());
+    for _ in 0..100 {
+        if socket.write_all(&ping).await.is_err() {
+            break;
+        }
+        sleep(millis(1)).await;
+    }
+    let mut answer = Vec::new();
+    socket.read_to_end(&mut answer).await.expect("the answer is dropped");
+    assert!(answer.len() >= LENGTH, "{} bytes", answer.len());
+    drop(socket);
     timeout(LONG, done).await.expect("the server does not stop").unwrap();
 }
