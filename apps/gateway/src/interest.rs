@@ -558,24 +558,33 @@ impl Interest {
                 let waiting = waiting.remove(key).unwrap_or_default();
                 bound.extend(waiting.into_iter().map(|terms| (terms, at)));
             };
-            let mut with_all = false;
+            let mut with_all = None;
             for (key, is_needed, _) in changes {
                 let binding = keys.bindings.entry(Key::clone(&key)).or_insert(Binding::Unknown);
                 if !is_needed {
                     *binding = Binding::Unbound { since: Instant::now() };
                     continue;
                 }
-                if *binding == Binding::Unknown {
+                let is_new = *binding == Binding::Unknown;
+                if is_new {
                     *binding = Binding::Bound { since: Instant::now() };
                 }
                 if *key == *ALL {
-                    with_all = true;
+                    with_all = Some(is_new);
                 } else {
                     has_changed(&key, &mut keys.waiting);
                 }
             }
-            if with_all && keys.wants_all {
-                keys.wanted.keys().for_each(|key| has_changed(key, &mut keys.waiting));
+            if let Some(is_new) = with_all.filter(|_| keys.wants_all) {
+                // All wanted keys, but not each time that the binding is made again: they are many.
+                let reached: Vec<Key> = if is_new {
+                    keys.wanted.keys().cloned().collect()
+                } else {
+                    keys.waiting.keys().cloned().collect()
+                };
+                for key in &reached {
+                    has_changed(key, &mut keys.waiting);
+                }
                 self.unbind_single(keys);
             } else if keys.has_all() && !keys.wants_all && keys.has_each() {
                 self.mark_unsure(keys, ALL.into(), None);
@@ -1103,7 +1112,7 @@ mod tests {
                 assert!(matches!(notices.try_recv(), Ok(Notice::Subscribed(..))));
                 assert!(notices.try_recv().is_err());
             }
-            interest.recheck("nobody");
+            interest.recheck("unwanted");
             assert_eq!(interest.next_now(), None, "messages that no client wants are expected");
             let [at, at_left] = [interest.last("0"), interest.last(&many[FEW])];
             assert!(interest.has_all("0", at) && interest.has_all(&many[FEW], at_left));
@@ -1229,6 +1238,24 @@ mod tests {
         assert!(interest.has_all("0", interest.last("0")));
         assert!(interest.tell_of_bound(removed).now_or_never().is_none());
         assert_eq!(interest.tell().now_or_never(), Some(()), "nothing is left to be told");
+    }
+
+    #[test]
+    fn a_client_that_subscribes_while_the_broker_is_away_is_told_when_all_keys_are_bound_again() {
+        let (interest, _interruptions) = interest_of(true);
+        let many = keys(MANY + 1);
+        for key in &many {
+            interest.want(key);
+        }
+        interest.start();
+        interest.unfollow();
+        let (late, mut notices) = terms(1, "late");
+        interest.want(&late.key);
+        interest.notify_when_bound(late);
+        assert!(notices.try_recv().is_err());
+        assert_eq!(interest.start(), [(ALL.into(), true, true)]);
+        assert!(matches!(notices.try_recv(), Ok(Notice::Subscribed(..))));
+        assert!(interest.has_all("late", interest.last("late")));
     }
 
     #[test]

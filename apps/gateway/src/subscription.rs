@@ -585,21 +585,20 @@ mod tests {
         let budget = Arc::new(Budget::new(8 * 600));
         let small = Message::new("k".into(), b"x", None);
         let share = Share::new(2, Arc::clone(&budget), Policy::DropOldest);
-        let take = |share: &Share, message: &Message| share.take(message);
-        assert!(take(&share, &small) && take(&share, &small) && !take(&share, &small));
+        assert!(share.take(&small) && share.take(&small) && !share.take(&small));
         share.give_back(&small);
-        assert!(take(&share, &small) && !take(&share, &small));
+        assert!(share.take(&small) && !share.take(&small));
 
         let share = Share::new(100, Arc::clone(&budget), Policy::DropOldest);
         let large = Message::new("k".into(), &[b'x'; 1000], None);
         assert!(
-            take(&share, &large) && !take(&share, &small),
+            share.take(&large) && !share.take(&small),
             "a single message may wait, however large"
         );
         share.give_back(&large);
-        assert!(take(&share, &small) && !take(&share, &large));
+        assert!(share.take(&small) && !share.take(&large));
 
         let share = Share::new(100, budget, Policy::Wait);
-        assert!((0..100).all(|_| take(&share, &large)) && !take(&share, &small));
+        assert!((0..100).all(|_| share.take(&large)) && !share.take(&small));
     }
 }

@@ -8,9 +8,9 @@
 //! 3. If the server stops, a connection goes on to be read until no call owes an answer. Requests that
 //!    arrive meanwhile would be lost otherwise: nothing tells a client that a server does not read any
 //!    more, except that the connection ends.
-//!    The system may still have answers to send then, and would drop them if it closed a socket on
-//!    which a request has arrived: so the connection ends its answers, and reads on until the client
-//!    ends, too. One that has been idle for a while has nothing to send.
+//!    The system may still have answers to send then, and would drop them if a socket was closed on
+//!    which a request has arrived. So the connection shuts down its write direction, and reads on until
+//!    the client does the same. One that has been idle for a while has nothing left to send.
 //! 4. A connection is gone when it was reset, stalled, could not be written to, or sent garbage.
 //!    Then its pending calls are dropped, and its socket is closed. One-way calls continue, and
 //!    requests that arrived before a reset are still started, because they may be one-way.
@@ -192,7 +192,7 @@ impl<S: Service> Connection<S> {
         }
         let may_send = self.asked.is_some_and(|asked| asked.elapsed() < SENT);
         if end.is_ok() && self.server.stop.is_cancelled() && may_send {
-            peer.gone.cancelled().await; // the answers are ended
+            peer.gone.cancelled().await; // the write direction is shut down
             let _ = tokio::io::copy(&mut unread, &mut tokio::io::sink()).await;
         }
         if peer.stalled.load(Relaxed) {

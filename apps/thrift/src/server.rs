@@ -78,7 +78,8 @@ pub struct Settings {
     pub idle_timeout: Option<Duration>,
     /// How long connections may take to finish their calls when the server stops. New connections are
     /// refused meanwhile. A connection is closed as soon as no call owes an answer; until then, further
-    /// calls on it are answered. One-way calls go on when it is closed.
+    /// calls on it are answered. If it has had a call in the last second, its write direction is shut
+    /// down first, and it is closed when the client closes it. One-way calls go on when it is closed.
     pub patience: Duration,
     /// Creates the stages between a socket and its calls.
     pub wrap: Arc<Wrap>,

@@ -36,18 +36,11 @@ async fn echo(pool: &Pool) -> Result<String, Error> {
     pool.round_robin(async |client| client.echo("x").await).await
 }
 
-/// Waits for a call, which the server would answer at once.
-async fn answered(call: impl Future<Output = Result<String, Error>>) {
-    let answer = timeout(LONG, call).await.expect("the server gets no calls");
-    assert_eq!(answer.unwrap(), "an answer");
-}
-
-#[tokio::test]
-async fn a_caller_that_waits_for_something_else_keeps_nobody_from_a_server_on_trial() {
-    let pool = on_trial().await;
+/// Has so many closures take a place and wait for ever.
+async fn hold(pool: &Arc<Pool>, count: usize) {
     let (has_place, mut places) = mpsc::unbounded_channel();
-    for _ in 0..3 {
-        let (pool, has_place) = (Arc::clone(&pool), has_place.clone());
+    for _ in 0..count {
+        let (pool, has_place) = (Arc::clone(pool), has_place.clone());
         tokio::spawn(async move {
             pool.round_robin(async |_client: Client| {
                 has_place.send(()).unwrap();
@@ -56,16 +49,28 @@ async fn a_caller_that_waits_for_something_else_keeps_nobody_from_a_server_on_tr
             .await
         });
     }
-    for _ in 0..3 {
+    for _ in 0..count {
         timeout(LONG, places.recv()).await.expect("it gets no place").unwrap();
     }
+}
+
+/// Waits for a call, which the server would answer at once.
+async fn answered(call: impl Future<Output = Result<String, Error>>) {
+    let answer = timeout(LONG, call).await.expect("the server gets no calls");
+    assert_eq!(answer.unwrap(), "an answer");
+}
+
+#[tokio::test]
+async fn a_caller_that_waits_for_something_else_leaves_a_server_on_trial_to_others() {
+    let pool = on_trial().await;
+    hold(&pool, 3).await;
     for _ in 0..3 {
         answered(echo(&pool)).await;
     }
 }
 
 #[tokio::test]
-async fn a_caller_whose_call_has_failed_and_that_goes_on_keeps_nobody_from_the_server() {
+async fn a_caller_whose_call_has_failed_and_that_goes_on_leaves_the_server_to_others() {
     let (address, connections) = scripted(async |mut socket: TcpStream, number| {
         request(&mut socket).await;
         if number > 0 {
@@ -208,20 +213,7 @@ async fn a_caller_that_waits_for_ever_keeps_no_server_unused() {
     let pool = Arc::new(Pool::new(addresses, within(millis(500))));
     let failed = join_all([echo(&pool), echo(&pool)]).await;
     assert!(failed.iter().all(Result::is_err), "both servers have lost a call");
-    let (has_place, mut places) = mpsc::unbounded_channel();
-    for _ in 0..2 {
-        let (pool, has_place) = (Arc::clone(&pool), has_place.clone());
-        tokio::spawn(async move {
-            pool.round_robin(async |_client: Client| {
-                has_place.send(()).unwrap();
-                future::pending::<Result<(), Error>>().await
-            })
-            .await
-        });
-    }
-    for _ in 0..2 {
-        timeout(LONG, places.recv()).await.expect("it gets no place").unwrap();
-    }
+    hold(&pool, 2).await;
     let both_used = async {
         while calls.iter().any(|calls| calls.load(SeqCst) < 10) {
             answered(echo(&pool)).await;
