@@ -10,7 +10,7 @@
 //!    more, except that the connection ends.
 //!    The system may still have answers to send then, and would drop them if a socket was closed on
 //!    which a request has arrived. So the connection shuts down its write direction, and reads on until
-//!    the client does the same. One that has been idle for a while has nothing left to send.
+//!    the client does the same. If its last answer was written a while ago, nothing is left to send.
 //! 4. A connection is gone when it was reset, stalled, could not be written to, or sent garbage.
 //!    Then its pending calls are dropped, and its socket is closed. One-way calls continue, and
 //!    requests that arrived before a reset are still started, because they may be one-way.
@@ -21,7 +21,7 @@ use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::{FutureExt, SinkExt, StreamExt, future};
@@ -53,8 +53,17 @@ use crate::transport::{Frame, Framing, Incoming, Transport};
 /// each of them.
 const STARTED: usize = 8;
 
-/// A connection without a call for this time has nothing left to send.
+/// A connection whose last answer was written before this time has nothing left to send.
 const SENT: Duration = Duration::from_secs(1);
+
+/// What a connection did last.
+#[derive(Debug, Default)]
+struct Last {
+    /// Since when it has been waiting for a request, while others may be running.
+    waiting: Option<Instant>,
+    /// When an answer was written, or its call was cancelled.
+    answered: Option<Instant>,
+}
 
 /// What others know of a connection, and how they end it.
 #[derive(Debug, Clone)]
@@ -64,30 +73,37 @@ pub(crate) struct Peer {
     stalled: Arc<AtomicBool>,
     /// Cancelled when it is to end: see the third rule above.
     pub(crate) stop: CancellationToken,
-    /// Since when it has been waiting for a request.
-    waiting: Arc<Mutex<Option<Instant>>>,
+    last: Arc<Mutex<Last>>,
     permits: Arc<Semaphore>,
     in_flight: usize,
 }
 
 impl Peer {
-    fn new(stop: CancellationToken, in_flight: u32) -> Self {
+    pub(crate) fn new(stop: CancellationToken, in_flight: u32) -> Self {
         let in_flight = in_flight as usize;
         let permits = Arc::new(Semaphore::new(in_flight));
-        let (gone, stalled, waiting) = Default::default();
-        Self { gone, stalled, stop, waiting, permits, in_flight }
+        let (gone, stalled, last) = Default::default();
+        Self { gone, stalled, stop, last, permits, in_flight }
     }
 
-    /// Returns since when it has been waiting for a request; `None` while calls are running.
+    fn last(&self) -> MutexGuard<'_, Last> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns since when it has had no call; `None` while calls are running.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
-        let waiting = *self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        // A connection that waits for a request holds one permit.
+        // A connection that waits for a request holds one permit. Look at the permits first: a call
+        // notes that it was answered before it returns its own.
         let is_free = self.permits.available_permits() + 1 == self.in_flight;
-        waiting.filter(|_| is_free && !self.stop.is_cancelled())
+        let Last { waiting, answered } = *self.last();
+        let since = waiting.filter(|_| is_free && !self.stop.is_cancelled())?;
+        Some(answered.map_or(since, |answered| answered.max(since)))
     }
 
-    fn set_waiting(&self, since: Option<Instant>) {
-        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = since;
+    /// Returns `true` if the system may have an answer that it has not sent yet.
+    pub(crate) fn may_send(&self, now: Instant) -> bool {
+        let answered = self.last().answered;
+        answered.is_some_and(|answered| now.saturating_duration_since(answered) < SENT)
     }
 
     /// Marks the connection as gone.
@@ -100,13 +116,20 @@ impl Peer {
 /// What a call that owes an answer holds until the answer is written.
 #[derive(Debug)]
 pub(crate) struct Owed {
+    last: Arc<Mutex<Last>>,
     _permit: OwnedSemaphorePermit,
     _token: TaskTrackerToken,
 }
 
 impl Owed {
-    pub(crate) fn new(permit: OwnedSemaphorePermit, of: &TaskTracker) -> Self {
-        Self { _permit: permit, _token: of.token() }
+    pub(crate) fn new(permit: OwnedSemaphorePermit, by: &Peer, of: &TaskTracker) -> Self {
+        Self { last: Arc::clone(&by.last), _permit: permit, _token: of.token() }
+    }
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).answered = Some(Instant::now());
     }
 }
 
@@ -119,8 +142,6 @@ struct Connection<S> {
     owed: TaskTracker,
     /// A permit for each call that may be started.
     turns: Arc<Semaphore>,
-    /// When the last request has arrived.
-    asked: Option<Instant>,
 }
 
 /// Serves a connection until it is closed and its calls have ended.
@@ -142,7 +163,6 @@ pub(crate) async fn run<S: Service>(
         calls: JoinSet::new(),
         owed: TaskTracker::new(),
         turns: Arc::new(Semaphore::new(STARTED)),
-        asked: None,
     };
     let end = connection.serve(socket).await;
     peers.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
@@ -190,8 +210,7 @@ impl<S: Service> Connection<S> {
                 never = &mut reset => match never {},
             }
         }
-        let may_send = self.asked.is_some_and(|asked| asked.elapsed() < SENT);
-        if end.is_ok() && self.server.stop.is_cancelled() && may_send {
+        if end.is_ok() && self.server.stop.is_cancelled() && peer.may_send(Instant::now()) {
             peer.gone.cancelled().await; // the write direction is shut down
             let _ = tokio::io::copy(&mut unread, &mut tokio::io::sink()).await;
         }
@@ -230,7 +249,7 @@ impl<S: Service> Connection<S> {
                 Some(_) = self.calls.join_next() => continue, // frees the task
             };
             let Some(permit) = permit else { break };
-            peer.set_waiting(Some(Instant::now()));
+            peer.last().waiting = Some(Instant::now());
             let frame = loop {
                 tokio::select! {
                     frame = incoming.next() => break frame,
@@ -242,8 +261,7 @@ impl<S: Service> Connection<S> {
                     Some(_) = self.calls.join_next() => {}
                 }
             };
-            peer.set_waiting(None);
-            self.asked = Some(Instant::now());
+            peer.last().waiting = None;
             match frame {
                 Some(Ok(frame)) => self.start(frame, permit).await?,
                 // Closing a socket that has unread bytes resets the connection. `TZlibTransport`
@@ -291,7 +309,7 @@ impl<S: Service> Connection<S> {
             }));
             return Ok(());
         }
-        let owed = Owed::new(permit, &self.owed);
+        let owed = Owed::new(permit, &self.peer, &self.owed);
         self.calls.spawn(in_turn(turn, async move {
             let answering = answer(&server.service, request, &mut held);
             let answered = tokio::select! {
@@ -356,4 +374,38 @@ async fn answer<S: Service>(
     };
     let refusal = envelope.refuse(&error).ok()?;
     room(refusal.len()).then_some(refusal)
+}
+
+#[cfg(test)]
+impl Peer {
+    /// Creates the peer of a connection that waits for a request.
+    pub(crate) fn waiting(since: Instant, answered: Option<Instant>) -> Self {
+        let peer = Self::new(CancellationToken::new(), 1);
+        *peer.last() = Last { waiting: Some(since), answered };
+        Arc::clone(&peer.permits).try_acquire_owned().unwrap().forget();
+        peer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The connection waits for the next request while a call runs. Counted from there, it would be
+    /// idle for as long as the call has taken when its answer is written, and would be closed.
+    #[test]
+    fn a_connection_is_idle_since_its_last_answer() {
+        let peer = Peer::new(CancellationToken::new(), 2);
+        let permit = || Arc::clone(&peer.permits).try_acquire_owned().unwrap();
+        let call = Owed::new(permit(), &peer, &TaskTracker::new());
+        let _of_the_next = permit();
+        let connected = Instant::now();
+        peer.last().waiting = Some(connected);
+        assert_eq!(peer.idle_since(), None);
+        assert!(!peer.may_send(connected));
+        let before = Instant::now();
+        drop(call);
+        assert!(peer.idle_since().unwrap() >= before);
+        assert!(peer.may_send(before));
+    }
 }

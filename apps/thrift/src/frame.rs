@@ -260,10 +260,11 @@ impl<W: AsyncWrite> Sink<Frame> for Writer<W> {
 mod tests {
     use futures::{FutureExt, SinkExt};
     use tokio::io::AsyncReadExt;
+    use tokio_util::sync::CancellationToken;
     use tokio_util::task::TaskTracker;
 
     use super::*;
-    use crate::connection::Owed;
+    use crate::connection::{Owed, Peer};
 
     /// Decodes all frames of `sent`, which arrives in chunks of `cut` bytes.
     fn read(longest: usize, sent: &[u8], cut: usize) -> Vec<Bytes> {
@@ -351,7 +352,7 @@ mod tests {
         let mut writer = Writer::new(to, 1 << 20);
         let permits = std::sync::Arc::new(tokio::sync::Semaphore::new(1));
         let permit = permits.clone().try_acquire_owned().unwrap();
-        let owed = Owed::new(permit, &TaskTracker::new());
+        let owed = Owed::new(permit, &Peer::new(CancellationToken::new(), 1), &TaskTracker::new());
         let frame = Frame::holding(vec![1; 1 << 18].into(), None, owed);
         writer.feed(frame).await.unwrap();
         assert!(writer.flush().now_or_never().is_none());

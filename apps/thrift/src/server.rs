@@ -53,8 +53,9 @@ pub struct Settings {
     /// Limit of calls per connection that are running, or answered but not yet written. At least 1.
     pub in_flight: u32,
     /// Limit of concurrent connections. When all places are taken, the connection that has been idle
-    /// for longest is closed for another one. If none has been idle for 100 ms, that one waits.
-    /// At least 1.
+    /// for longest is closed for another one. This is a connection whose last answer was written at
+    /// least a second ago, or that has made no call for 100 ms since it was accepted. If there is
+    /// none, the new one waits. At least 1.
     ///
     /// A connection has its place until its socket is closed: at once if the client has reset it. A
     /// client that has closed its side may still read, so the server then closes the socket when no
@@ -74,12 +75,13 @@ pub struct Settings {
     /// A client reads if its system accepts bytes. When its receive buffer is full, most systems
     /// accept more in steps of a sixteenth of the buffer or so.
     pub stall_timeout: Duration,
-    /// How long a connection may be without a call; `None` if all clients are known.
+    /// How long a connection may be without a call, counted from its last answer; `None` if all
+    /// clients are known.
     pub idle_timeout: Option<Duration>,
     /// How long connections may take to finish their calls when the server stops. New connections are
     /// refused meanwhile. A connection is closed as soon as no call owes an answer; until then, further
-    /// calls on it are answered. If it has had a call in the last second, its write direction is shut
-    /// down first, and it is closed when the client closes it. One-way calls go on when it is closed.
+    /// calls on it are answered. If an answer was written in the last second, its write direction is
+    /// shut down first, and it is closed when the client closes it. One-way calls go on when it is closed.
     pub patience: Duration,
     /// Creates the stages between a socket and its calls.
     pub wrap: Arc<Wrap>,
@@ -290,12 +292,15 @@ fn close_idle(peers: &Peers, least: Duration) {
 }
 
 /// Closes the connection that has been idle for longest: at least for `LOOK`, because a client that
-/// waits less between two calls is not idle.
-fn close_longest_idle(peers: &Peers) {
+/// waits less between two calls is not idle. One that may still be receiving an answer is not idle
+/// either: if it called again meanwhile, it would lose the rest.
+fn close_longest_idle(peers: &Peers, now: Instant) {
     let table = lock(peers);
     let idle = table.peers.values().filter_map(|peer| Some((peer.idle_since()?, peer)));
-    let longest = idle.min_by_key(|(since, _)| *since);
-    if let Some((_, peer)) = longest.filter(|(since, _)| since.elapsed() >= LOOK) {
+    let may_close = idle.filter(|(since, peer)| {
+        now.saturating_duration_since(*since) >= LOOK && !peer.may_send(now)
+    });
+    if let Some((_, peer)) = may_close.min_by_key(|(since, _)| *since) {
         peer.stop.cancel();
     }
 }
@@ -322,7 +327,7 @@ async fn accept<S: Service>(listener: TcpListener, server: &Arc<Server<S>>) -> u
                 Ok(accepted) => {
                     newcomer = Some(accepted);
                     if places.available_permits() == 0 {
-                        close_longest_idle(&server.peers);
+                        close_longest_idle(&server.peers, Instant::now());
                     }
                 }
                 // The error remains for a while. It is tried again when a connection has ended, and
@@ -330,7 +335,7 @@ async fn accept<S: Service>(listener: TcpListener, server: &Arc<Server<S>>) -> u
                 Err(error) => {
                     may_accept = false;
                     if is_out_of_files(&error) {
-                        close_longest_idle(&server.peers);
+                        close_longest_idle(&server.peers, Instant::now());
                     }
                     if reported.is_none_or(|at| at.elapsed() >= REPORT) {
                         reported = Some(Instant::now());
@@ -361,7 +366,7 @@ async fn accept<S: Service>(listener: TcpListener, server: &Arc<Server<S>>) -> u
                 }
                 // The newcomer may have been accepted just now, while places are free.
                 if newcomer.is_some() && places.available_permits() == 0 {
-                    close_longest_idle(&server.peers);
+                    close_longest_idle(&server.peers, Instant::now());
                 }
             }
             Some(_) = connections.join_next() => may_accept = true,
@@ -375,4 +380,37 @@ async fn accept<S: Service>(listener: TcpListener, server: &Arc<Server<S>>) -> u
         connections.shutdown().await;
     }
     id
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of connections that wait since so many milliseconds, and were answered so many milliseconds
+    /// ago, returns which is closed for another one.
+    fn closed_of(connections: &[(u64, Option<u64>)]) -> Option<u64> {
+        let now = Instant::now() + REPORT;
+        let ago = |millis| now.checked_sub(Duration::from_millis(millis)).unwrap();
+        let peers = Mutex::new(Table::new(connections.len()));
+        let waiting = connections
+            .iter()
+            .map(|(since, answered)| Peer::waiting(ago(*since), answered.map(ago)));
+        lock(&peers).peers.extend((0..).zip(waiting));
+        close_longest_idle(&peers, now);
+        let table = lock(&peers);
+        let mut closed = table.peers.iter().filter(|(_, peer)| peer.stop.is_cancelled());
+        let one = closed.next().map(|(&id, _)| id);
+        assert_eq!(closed.count(), 0, "more than one is closed");
+        one
+    }
+
+    #[test]
+    fn the_longest_idle_connection_is_closed_and_none_that_may_be_receiving_an_answer() {
+        assert_eq!(closed_of(&[]), None);
+        assert_eq!(closed_of(&[(99, None), (99, None)]), None);
+        assert_eq!(closed_of(&[(1000, None), (3000, None), (100, None)]), Some(1));
+        assert_eq!(closed_of(&[(5000, Some(2000)), (3000, None), (9000, Some(4000))]), Some(2));
+        assert_eq!(closed_of(&[(9000, Some(999)), (100, None), (5000, Some(200))]), Some(1));
+        assert_eq!(closed_of(&[(9000, Some(999)), (5000, Some(0))]), None);
+    }
 }
