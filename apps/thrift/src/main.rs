@@ -143,6 +143,13 @@ fn settings(arguments: &ServeArguments) -> Settings {
     }
 }
 
+/// Waits for Ctrl-C.
+async fn interrupt() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending::<()>().await; // it ends the process, as nothing handles it
+    }
+}
+
 async fn run_server(arguments: &ServeArguments) -> Result<ExitCode, String> {
     let at = &arguments.listen;
     let listener = TcpListener::bind(at).await;
@@ -150,13 +157,17 @@ async fn run_server(arguments: &ServeArguments) -> Result<ExitCode, String> {
     let address = listener.local_addr().map_err(|error| error.to_string())?;
     println!("listening on {address}");
     let stop = CancellationToken::new();
-    let stopped = stop.clone();
-    tokio::spawn(async move {
-        let _ = tokio::signal::ctrl_c().await;
-        stopped.cancel();
-    });
     let service = Serve(Arc::new(Example::default()));
-    let report = serve(listener, service, settings(arguments), stop).await;
+    let served = serve(listener, service, settings(arguments), stop.clone());
+    let interrupted = async {
+        interrupt().await;
+        stop.cancel();
+        interrupt().await;
+    };
+    let report = tokio::select! {
+        report = served => report,
+        () = interrupted => return Err("stopped at once, by a second Ctrl-C".to_owned()),
+    };
     // The reader of standard output may have exited. This is not an error.
     let _ = writeln!(io::stdout(), "{report:?}");
     Ok(ExitCode::SUCCESS)

@@ -86,6 +86,8 @@ impl<T: PartialEq> Answers<T> {
 impl Pool {
     /// Creates a pool of the servers at these addresses. Does not connect yet.
     ///
+    /// It belongs to the Tokio runtime in which it is created, and cannot be used when that has shut down.
+    ///
     /// # Panics
     ///
     /// Panics if it is called outside of a Tokio runtime, as it spawns a task.
@@ -197,7 +199,8 @@ impl Pool {
     /// Those of `call`, and before it was sent:
     ///
     /// * [`Error::Closed`], with the reasons, when every server has been tried since the call began
-    ///   and none could be connected to, or none at the deadline; also if there is no server.
+    ///   and none could be connected to, or none at the deadline; also if there is no server, or the runtime of
+    ///   the pool has shut down.
     /// * [`Error::Deadline`], if no place was free within it.
     ///
     /// # Cancel safety
@@ -269,9 +272,17 @@ impl Pool {
         };
         tokio::select! {
             biased;
-            place = place => place.ok_or_else(empty_pool),
+            place = place => place.ok_or_else(|| self.no_turns()),
             () = all_failed => Err(self.unreachable()),
         }
+    }
+
+    /// Why nothing shares out places.
+    fn no_turns(&self) -> Error {
+        if self.in_turn().next().is_none() {
+            return empty_pool();
+        }
+        Error::Closed("the runtime in which the pool was created has shut down".into())
     }
 
     /// The servers that have not retired.

@@ -243,3 +243,12 @@ async fn an_empty_pool_returns_an_error() {
     assert_eq!(error.to_string(), "no connection: there is no server in the pool");
     assert_eq!(pool.ask_all(async |client| client.ping().await).await.agreed(), None);
 }
+
+#[test]
+fn a_pool_whose_runtime_has_shut_down_says_so() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let pool = runtime().block_on(async { Pool::new(["127.0.0.1:1"], Options::default()) });
+    let call = pool.round_robin(async |client| client.add(1, 1).await);
+    let error = runtime().block_on(call).unwrap_err().to_string();
+    assert!(error.contains("the runtime in which the pool was created has shut down"), "{error}");
+}
