@@ -47,6 +47,8 @@ pub(crate) struct News {
     servers: OnceLock<Vec<Weak<Upstream>>>,
     /// The sinks of servers that get no call while others can.
     withheld: Mutex<Vec<Waker>>,
+    /// There are some. Each call asks, and nearly always there are none.
+    has_withheld: AtomicBool,
 }
 
 impl News {
@@ -60,16 +62,22 @@ impl News {
         if !withheld.iter().any(|other| other.will_wake(sink)) {
             withheld.push(sink.clone());
         }
+        self.has_withheld.store(true, Relaxed);
     }
 
-    /// Called when a server may no longer be able to take a call.
+    /// Called when a server may no longer be able to take a call, after its state was changed.
+    ///
+    /// The lock of that state orders the accesses to `has_withheld`: a sink sets it before it locks
+    /// the state to look at it. If it has not seen the change, it was first, and this sees what it set.
     fn wake_withheld(&self) {
-        let mut withheld = self.withheld.lock().unwrap_or_else(PoisonError::into_inner);
-        if !withheld.is_empty() {
-            let sinks = mem::take(&mut *withheld);
-            drop(withheld);
-            sinks.into_iter().for_each(Waker::wake);
+        if !self.has_withheld.load(Relaxed) {
+            return;
         }
+        let mut withheld = self.withheld.lock().unwrap_or_else(PoisonError::into_inner);
+        self.has_withheld.store(false, Relaxed);
+        let sinks = mem::take(&mut *withheld);
+        drop(withheld);
+        sinks.into_iter().for_each(Waker::wake);
     }
 
     /// Returns the number of the last failure.
@@ -310,14 +318,14 @@ impl Upstream {
     /// Returns `true` if another server of the pool can take a call, and is not tried with a single one.
     fn another_can_take(self: &Arc<Self>, places: usize) -> bool {
         let servers = self.news.servers.get().into_iter().flatten().filter_map(Weak::upgrade);
-        let mut others = servers.filter(|other| !Arc::ptr_eq(other, self) && !other.is_retired());
+        let mut others = servers.filter(|other| !Arc::ptr_eq(other, self));
         others.any(|other| other.can_take(places))
     }
 
     fn can_take(&self, places: usize) -> bool {
         let state = self.lock();
         match &state.link {
-            Link::Open(client, on_this) if client.is_open() => {
+            Link::Open(client, on_this) if client.is_open() && !self.is_retired() => {
                 let open = self.open_places(&state, client);
                 open > 1 && state.taken < places && on_this.held < open
             }
