@@ -17,6 +17,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
 
 use futures::future::{BoxFuture, OptionFuture, ready};
@@ -95,10 +96,13 @@ impl Publisher {
     pub async fn publish_all(&self, lines: &[Line<'_>]) -> Vec<Result<(), PublishError>> {
         let (mut rest, mut results) = (lines.iter(), Vec::with_capacity(lines.len()));
         let mut unconfirmed = FuturesOrdered::new();
+        // It keeps its turn among all batches while messages of this one are confirmed.
+        let mut next = pin!(self.batched.acquire());
         while results.len() < lines.len() {
             let may_publish = rest.len() > 0 && unconfirmed.len() < BATCH;
             tokio::select! {
-                permit = self.batched.acquire(), if may_publish => {
+                permit = &mut next, if may_publish => {
+                    next.set(self.batched.acquire());
                     if let Some(Line { key, body, is_json }) = rest.next() {
                         let confirmed = self.publish(key, body, *is_json);
                         unconfirmed.push_back(async {
