@@ -14,6 +14,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -24,13 +25,14 @@ use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use futures::{Sink, SinkExt, StreamExt, future, stream};
 use stream_demux::{Attach, DemuxStreamExt, Detached, Hooks, Lease, Recipient};
 use thrift::protocol::TMessageType;
-use tokio::net::{TcpStream, ToSocketAddrs, lookup_host};
+use tokio::net::ToSocketAddrs;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::bytes::Bytes;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::connect;
 use crate::error::Error;
 use crate::health::{Health, InTime, Running, silence};
 use crate::message::{Limits, Message, Protocol, Wire};
@@ -297,16 +299,16 @@ impl Client {
     /// [`Error::Closed`] with the reason, or [`Error::Deadline`] if connecting takes longer than
     /// [`Options::deadline`].
     pub async fn connect(to: impl ToSocketAddrs, options: Options) -> Result<Self, Error> {
-        Self::connect_to(to, options, Arc::default()).await
+        Self::connect_to(connect::addresses(to), options, Arc::default()).await
     }
 
     /// Connects to a server of which something may be known.
     pub(crate) async fn connect_to(
-        to: impl ToSocketAddrs,
+        addresses: impl Future<Output = io::Result<Vec<SocketAddr>>>,
         options: Options,
         health: Arc<Health>,
     ) -> Result<Self, Error> {
-        let socket = connect_to_one(to, options.deadline).await?;
+        let socket = connect::connect(addresses, options.deadline).await?;
         socket.set_nodelay(true).map_err(|error| closed(&error))?;
         socket::keep_alive(&socket);
         let (from, to) = socket.into_split();
@@ -551,26 +553,6 @@ impl Client {
 
 fn closed(error: &io::Error) -> Error {
     Error::Closed(error.to_string().into())
-}
-
-/// Connects to one of the addresses. One that is silent, such as that of a broken IPv6 network, must
-/// leave time for the next one.
-async fn connect_to_one(to: impl ToSocketAddrs, deadline: Duration) -> Result<TcpStream, Error> {
-    let began = Instant::now();
-    let late = |_| Error::Deadline(deadline);
-    let found = timeout(deadline, lookup_host(to)).await.map_err(late)?;
-    let addresses: Vec<_> = found.map_err(|error| closed(&error))?.collect();
-    let mut failure = Error::Closed("the name has no address".into());
-    for (address, others) in addresses.iter().zip((0..addresses.len()).rev()) {
-        let left = deadline.saturating_sub(began.elapsed());
-        let part = left / u32::try_from(others + 1).unwrap_or(u32::MAX);
-        failure = match timeout(part, TcpStream::connect(address)).await {
-            Ok(Ok(socket)) => return Ok(socket),
-            Ok(Err(error)) => closed(&error),
-            Err(elapsed) => late(elapsed),
-        };
-    }
-    Err(failure)
 }
 
 /// A call. If it is dropped while it waits for its answer, it is still with the server.

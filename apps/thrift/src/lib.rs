@@ -14,6 +14,7 @@
 //! generated from `idl/demo.thrift`; it is the only module to replace for a service of your own.
 
 mod client;
+mod connect;
 mod connection;
 pub mod demo;
 mod error;

@@ -27,6 +27,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::client::{Client, Connection, Options};
+use crate::connect::{self, Lookup};
 use crate::error::Error;
 use crate::health::Health;
 
@@ -169,6 +170,7 @@ pub(crate) struct Upstream {
     options: Options,
     news: Arc<News>,
     health: Arc<Health>,
+    lookup: Lookup,
     /// The number of the last failure to get any answer from the server. Changed with the state,
     /// and read without it, because each call asks.
     failed: AtomicU64,
@@ -188,8 +190,8 @@ impl Upstream {
             sink: None,
         };
         let state = Mutex::new(state);
-        let (health, failed, is_retired) = Default::default();
-        Self { address, options, news, health, failed, is_retired, state }
+        let (health, lookup, failed, is_retired) = Default::default();
+        Self { address, options, news, health, lookup, failed, is_retired, state }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -421,7 +423,8 @@ async fn run(server: Arc<Upstream>) {
     let end = End(server);
     let server = &end.0;
     let health = Arc::clone(&server.health);
-    let connected = Client::connect_to(&server.address, server.options, health).await;
+    let addresses = server.lookup.run(connect::addresses(server.address.clone()));
+    let connected = Client::connect_to(addresses, server.options, health).await;
     let (reason, is_answering) = match connected {
         Ok(client) => {
             let connection = Arc::clone(client.connection());
