@@ -53,16 +53,38 @@ use crate::transport::{Frame, Framing, Incoming, Transport};
 /// each of them.
 const STARTED: usize = 8;
 
-/// A connection whose last answer was written before this time has nothing left to send.
-const SENT: Duration = Duration::from_secs(1);
+/// A connection is not idle for this time after something was received or an answer was written: it may
+/// be sending the rest of a call, or receiving the rest of an answer.
+const ACTIVE: Duration = Duration::from_secs(1);
 
-/// What a connection did last.
-#[derive(Debug, Default)]
+/// When a connection did something last.
+#[derive(Debug, Default, Clone, Copy)]
 struct Last {
     /// Since when it has been waiting for a request, while others may be running.
     waiting: Option<Instant>,
+    received: Option<Instant>,
     /// When an answer was written, or its call was cancelled.
     answered: Option<Instant>,
+}
+
+/// What those that read, answer and wait note for those that look for idle connections.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Activity(Arc<Mutex<Last>>);
+
+impl Activity {
+    fn last(&self) -> MutexGuard<'_, Last> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that bytes have arrived.
+    pub(crate) fn note_received(&self) {
+        self.last().received = Some(Instant::now());
+    }
+}
+
+/// Returns `true` if this was less than `ACTIVE` ago.
+fn is_recent(at: Option<Instant>, now: Instant) -> bool {
+    at.is_some_and(|at| now.saturating_duration_since(at) < ACTIVE)
 }
 
 /// What others know of a connection, and how they end it.
@@ -73,7 +95,7 @@ pub(crate) struct Peer {
     stalled: Arc<AtomicBool>,
     /// Cancelled when it is to end: see the third rule above.
     pub(crate) stop: CancellationToken,
-    last: Arc<Mutex<Last>>,
+    activity: Activity,
     permits: Arc<Semaphore>,
     in_flight: usize,
 }
@@ -82,28 +104,32 @@ impl Peer {
     pub(crate) fn new(stop: CancellationToken, in_flight: u32) -> Self {
         let in_flight = in_flight as usize;
         let permits = Arc::new(Semaphore::new(in_flight));
-        let (gone, stalled, last) = Default::default();
-        Self { gone, stalled, stop, last, permits, in_flight }
+        let (gone, stalled, activity) = Default::default();
+        Self { gone, stalled, stop, activity, permits, in_flight }
     }
 
-    fn last(&self) -> MutexGuard<'_, Last> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns since when it has had no call; `None` while calls are running.
+    /// Returns since when it has neither had a call nor received anything; `None` while calls are running.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         // A connection that waits for a request holds one permit. Look at the permits first: a call
         // notes that it was answered before it returns its own.
         let is_free = self.permits.available_permits() + 1 == self.in_flight;
-        let Last { waiting, answered } = *self.last();
-        let since = waiting.filter(|_| is_free && !self.stop.is_cancelled())?;
-        Some(answered.map_or(since, |answered| answered.max(since)))
+        let last = *self.activity.last();
+        last.waiting.filter(|_| is_free && !self.stop.is_cancelled())?;
+        last.waiting.max(last.received).max(last.answered)
+    }
+
+    /// Returns since when it has been idle, if it may be closed for another one. A client that waits
+    /// less than `least` between two calls is not idle.
+    pub(crate) fn replaceable_since(&self, least: Duration, now: Instant) -> Option<Instant> {
+        let since = self.idle_since()?;
+        let Last { received, answered, .. } = *self.activity.last();
+        let is_active = is_recent(received.max(answered), now);
+        (!is_active && now.saturating_duration_since(since) >= least).then_some(since)
     }
 
     /// Returns `true` if the system may have an answer that it has not sent yet.
-    pub(crate) fn may_send(&self, now: Instant) -> bool {
-        let answered = self.last().answered;
-        answered.is_some_and(|answered| now.saturating_duration_since(answered) < SENT)
+    fn may_send(&self) -> bool {
+        is_recent(self.activity.last().answered, Instant::now())
     }
 
     /// Marks the connection as gone.
@@ -116,20 +142,20 @@ impl Peer {
 /// What a call that owes an answer holds until the answer is written.
 #[derive(Debug)]
 pub(crate) struct Owed {
-    last: Arc<Mutex<Last>>,
+    activity: Activity,
     _permit: OwnedSemaphorePermit,
     _token: TaskTrackerToken,
 }
 
 impl Owed {
     pub(crate) fn new(permit: OwnedSemaphorePermit, by: &Peer, of: &TaskTracker) -> Self {
-        Self { last: Arc::clone(&by.last), _permit: permit, _token: of.token() }
+        Self { activity: by.activity.clone(), _permit: permit, _token: of.token() }
     }
 }
 
 impl Drop for Owed {
     fn drop(&mut self) {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).answered = Some(Instant::now());
+        self.activity.last().answered = Some(Instant::now());
     }
 }
 
@@ -182,8 +208,9 @@ impl<S: Service> Connection<S> {
         let longest = settings.limits.frame.min(memory.longest());
         let framing = Framing::held(longest, memory.account(), settings.stall_timeout);
         let socket = Arc::new(socket);
-        let halves = (Reading(Arc::clone(&socket)), Writing(Arc::clone(&socket)));
-        let mut unread = Reading(Arc::clone(&socket));
+        let reading = || Reading::new(Arc::clone(&socket), self.peer.activity.clone());
+        let halves = (reading(), Writing(Arc::clone(&socket)));
+        let mut unread = reading();
         let Transport { incoming, outgoing } = (settings.wrap)(halves.0, halves.1, &framing);
         let outbox = outgoing.with(|answer: Answer| future::ready(Ok(answer.frame)));
         let mut lease = Lease::new();
@@ -210,7 +237,7 @@ impl<S: Service> Connection<S> {
                 never = &mut reset => match never {},
             }
         }
-        if end.is_ok() && self.server.stop.is_cancelled() && peer.may_send(Instant::now()) {
+        if end.is_ok() && self.server.stop.is_cancelled() && peer.may_send() {
             peer.gone.cancelled().await; // the write direction is shut down
             let _ = tokio::io::copy(&mut unread, &mut tokio::io::sink()).await;
         }
@@ -249,7 +276,7 @@ impl<S: Service> Connection<S> {
                 Some(_) = self.calls.join_next() => continue, // frees the task
             };
             let Some(permit) = permit else { break };
-            peer.last().waiting = Some(Instant::now());
+            peer.activity.last().waiting = Some(Instant::now());
             let frame = loop {
                 tokio::select! {
                     frame = incoming.next() => break frame,
@@ -261,7 +288,7 @@ impl<S: Service> Connection<S> {
                     Some(_) = self.calls.join_next() => {}
                 }
             };
-            peer.last().waiting = None;
+            peer.activity.last().waiting = None;
             match frame {
                 Some(Ok(frame)) => self.start(frame, permit).await?,
                 // Closing a socket that has unread bytes resets the connection. `TZlibTransport`
@@ -377,35 +404,84 @@ async fn answer<S: Service>(
 }
 
 #[cfg(test)]
-impl Peer {
-    /// Creates the peer of a connection that waits for a request.
-    pub(crate) fn waiting(since: Instant, answered: Option<Instant>) -> Self {
-        let peer = Self::new(CancellationToken::new(), 1);
-        *peer.last() = Last { waiting: Some(since), answered };
-        Arc::clone(&peer.permits).try_acquire_owned().unwrap().forget();
-        peer
-    }
-}
-
-#[cfg(test)]
 mod tests {
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+
     use super::*;
+
+    /// The peer of a connection that waits for a request, and the permit of a call.
+    fn waiting(since: Instant) -> (Peer, OwnedSemaphorePermit) {
+        let peer = Peer::new(CancellationToken::new(), 2);
+        let permit = || Arc::clone(&peer.permits).try_acquire_owned().unwrap();
+        let of_a_call = permit();
+        permit().forget(); // that of the next request
+        peer.activity.last().waiting = Some(since);
+        (peer, of_a_call)
+    }
 
     /// The connection waits for the next request while a call runs. Counted from there, it would be
     /// idle for as long as the call has taken when its answer is written, and would be closed.
     #[test]
     fn a_connection_is_idle_since_its_last_answer() {
-        let peer = Peer::new(CancellationToken::new(), 2);
-        let permit = || Arc::clone(&peer.permits).try_acquire_owned().unwrap();
-        let call = Owed::new(permit(), &peer, &TaskTracker::new());
-        let _of_the_next = permit();
         let connected = Instant::now();
-        peer.last().waiting = Some(connected);
+        let (peer, permit) = waiting(connected);
+        let call = Owed::new(permit, &peer, &TaskTracker::new());
         assert_eq!(peer.idle_since(), None);
-        assert!(!peer.may_send(connected));
+        assert!(!peer.may_send());
         let before = Instant::now();
         drop(call);
         assert!(peer.idle_since().unwrap() >= before);
-        assert!(peer.may_send(before));
+        assert!(peer.activity.last().answered.unwrap() >= before);
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_not_idle_while_a_request_arrives() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (socket, _) = listener.accept().await.unwrap();
+        let (peer, permit) = waiting(Instant::now());
+        drop(permit);
+        let mut reading = Reading::new(Arc::new(socket), peer.activity.clone());
+        assert!(reading.read_u8().now_or_never().is_none());
+        assert_eq!(peer.activity.last().received, None);
+        for _ in 0..2 {
+            let before = Instant::now();
+            client.writable().await.unwrap();
+            assert_eq!(client.try_write(b"x").unwrap(), 1);
+            assert_eq!(reading.read_u8().await.unwrap(), b'x');
+            assert!(peer.idle_since().unwrap() >= before);
+        }
+        let received = peer.activity.last().received;
+        drop(client);
+        reading.read_u8().await.unwrap_err();
+        assert_eq!(peer.activity.last().received, received);
+    }
+
+    #[test]
+    fn a_connection_is_closed_for_another_one_if_it_has_done_nothing_for_a_while() {
+        let connected = Instant::now();
+        let (peer, permit) = waiting(connected);
+        let after = |millis| connected + Duration::from_millis(millis);
+        let is_replaceable = |millis| {
+            let since = peer.replaceable_since(Duration::from_millis(100), after(millis));
+            assert!(since.is_none() || since == peer.idle_since());
+            since.is_some()
+        };
+        assert!(!is_replaceable(5000), "a call is running");
+        drop(permit);
+        assert!(!is_replaceable(99));
+        assert!(is_replaceable(100));
+        peer.activity.last().received = Some(after(2000));
+        assert!(!is_replaceable(2999));
+        assert!(is_replaceable(3000));
+        peer.activity.last().answered = Some(after(5000));
+        assert!(!is_replaceable(5999));
+        assert!(is_replaceable(6000));
+        peer.activity.last().waiting = Some(after(5950)); // a one-way call
+        assert!(!is_replaceable(6000));
+        assert!(is_replaceable(6050));
+        peer.stop.cancel();
+        assert!(!is_replaceable(9000), "it is being closed");
     }
 }

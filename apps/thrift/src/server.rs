@@ -53,9 +53,9 @@ pub struct Settings {
     /// Limit of calls per connection that are running, or answered but not yet written. At least 1.
     pub in_flight: u32,
     /// Limit of concurrent connections. When all places are taken, the connection that has been idle
-    /// for longest is closed for another one. This is a connection whose last answer was written at
-    /// least a second ago, or that has made no call for 100 ms since it was accepted. If there is
-    /// none, the new one waits. At least 1.
+    /// for longest is closed for another one. A connection is idle if no call is running, and it has
+    /// neither received anything nor was answered for a second; or if it has sent nothing for 100 ms
+    /// since it was accepted. If none is idle, the new one waits. At least 1.
     ///
     /// A connection has its place until its socket is closed: at once if the client has reset it. A
     /// client that has closed its side may still read, so the server then closes the socket when no
@@ -75,8 +75,11 @@ pub struct Settings {
     /// A client reads if its system accepts bytes. When its receive buffer is full, most systems
     /// accept more in steps of a sixteenth of the buffer or so.
     pub stall_timeout: Duration,
-    /// How long a connection may be without a call, counted from its last answer; `None` if all
-    /// clients are known.
+    /// How long a connection may be idle, that is, without a call, since something was received or an
+    /// answer was written; `None` if all clients are known.
+    ///
+    /// A call that is on its way when its connection is closed fails. Let this time be longer than the
+    /// pauses of clients that call at intervals.
     pub idle_timeout: Option<Duration>,
     /// How long connections may take to finish their calls when the server stops. New connections are
     /// refused meanwhile. A connection is closed as soon as no call owes an answer; until then, further
@@ -292,14 +295,11 @@ fn close_idle(peers: &Peers, least: Duration) {
 }
 
 /// Closes the connection that has been idle for longest: at least for `LOOK`, because a client that
-/// waits less between two calls is not idle. One that may still be receiving an answer is not idle
-/// either: if it called again meanwhile, it would lose the rest.
-fn close_longest_idle(peers: &Peers, now: Instant) {
-    let table = lock(peers);
-    let idle = table.peers.values().filter_map(|peer| Some((peer.idle_since()?, peer)));
-    let may_close = idle.filter(|(since, peer)| {
-        now.saturating_duration_since(*since) >= LOOK && !peer.may_send(now)
-    });
+/// waits less between two calls is not idle.
+fn close_longest_idle(peers: &Peers) {
+    let (table, now) = (lock(peers), Instant::now());
+    let all = table.peers.values();
+    let may_close = all.filter_map(|peer| Some((peer.replaceable_since(LOOK, now)?, peer)));
     if let Some((_, peer)) = may_close.min_by_key(|(since, _)| *since) {
         peer.stop.cancel();
     }
@@ -327,7 +327,7 @@ async fn accept<S: Service>(listener: TcpListener, server: &Arc<Server<S>>) -> u
                 Ok(accepted) => {
                     newcomer = Some(accepted);
                     if places.available_permits() == 0 {
-                        close_longest_idle(&server.peers, Instant::now());
+                        close_longest_idle(&server.peers);
                     }
                 }
                 // The error remains for a while. It is tried again when a connection has ended, and
@@ -335,7 +335,7 @@ async fn accept<S: Service>(listener: TcpListener, server: &Arc<Server<S>>) -> u
                 Err(error) => {
                     may_accept = false;
                     if is_out_of_files(&error) {
-                        close_longest_idle(&server.peers, Instant::now());
+                        close_longest_idle(&server.peers);
                     }
                     if reported.is_none_or(|at| at.elapsed() >= REPORT) {
                         reported = Some(Instant::now());
@@ -366,7 +366,7 @@ async fn accept<S: Service>(listener: TcpListener, server: &Arc<Server<S>>) -> u
                 }
                 // The newcomer may have been accepted just now, while places are free.
                 if newcomer.is_some() && places.available_permits() == 0 {
-                    close_longest_idle(&server.peers, Instant::now());
+                    close_longest_idle(&server.peers);
                 }
             }
             Some(_) = connections.join_next() => may_accept = true,
@@ -380,37 +380,4 @@ async fn accept<S: Service>(listener: TcpListener, server: &Arc<Server<S>>) -> u
         connections.shutdown().await;
     }
     id
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Of connections that wait since so many milliseconds, and were answered so many milliseconds
-    /// ago, returns which is closed for another one.
-    fn closed_of(connections: &[(u64, Option<u64>)]) -> Option<u64> {
-        let now = Instant::now() + REPORT;
-        let ago = |millis| now.checked_sub(Duration::from_millis(millis)).unwrap();
-        let peers = Mutex::new(Table::new(connections.len()));
-        let waiting = connections
-            .iter()
-            .map(|(since, answered)| Peer::waiting(ago(*since), answered.map(ago)));
-        lock(&peers).peers.extend((0..).zip(waiting));
-        close_longest_idle(&peers, now);
-        let table = lock(&peers);
-        let mut closed = table.peers.iter().filter(|(_, peer)| peer.stop.is_cancelled());
-        let one = closed.next().map(|(&id, _)| id);
-        assert_eq!(closed.count(), 0, "more than one is closed");
-        one
-    }
-
-    #[test]
-    fn the_longest_idle_connection_is_closed_and_none_that_may_be_receiving_an_answer() {
-        assert_eq!(closed_of(&[]), None);
-        assert_eq!(closed_of(&[(99, None), (99, None)]), None);
-        assert_eq!(closed_of(&[(1000, None), (3000, None), (100, None)]), Some(1));
-        assert_eq!(closed_of(&[(5000, Some(2000)), (3000, None), (9000, Some(4000))]), Some(2));
-        assert_eq!(closed_of(&[(9000, Some(999)), (100, None), (5000, Some(200))]), Some(1));
-        assert_eq!(closed_of(&[(9000, Some(999)), (5000, Some(0))]), None);
-    }
 }

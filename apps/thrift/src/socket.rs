@@ -14,6 +14,8 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::connection::Activity;
+
 /// Interval of TCP keep-alive probes. After a few unanswered probes, the connection counts as gone.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
@@ -42,7 +44,17 @@ pub(crate) fn limit_unsent(socket: &TcpStream) {
 
 /// The half that is read.
 #[derive(Debug)]
-pub struct Reading(pub(crate) Arc<TcpStream>);
+pub struct Reading {
+    socket: Arc<TcpStream>,
+    activity: Activity,
+}
+
+impl Reading {
+    /// Notes in `activity` when something was received.
+    pub(crate) fn new(socket: Arc<TcpStream>, activity: Activity) -> Self {
+        Self { socket, activity }
+    }
+}
 
 /// The half that is written. Dropping it shuts down the write direction.
 #[derive(Debug)]
@@ -55,9 +67,12 @@ impl AsyncRead for Reading {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         loop {
-            ready!(self.0.poll_read_ready(cx))?;
-            match self.0.try_read(into.initialize_unfilled()) {
+            ready!(self.socket.poll_read_ready(cx))?;
+            match self.socket.try_read(into.initialize_unfilled()) {
                 Ok(bytes) => {
+                    if bytes > 0 {
+                        self.activity.note_received();
+                    }
                     into.advance(bytes);
                     return Poll::Ready(Ok(()));
                 }
