@@ -358,7 +358,6 @@ impl Broker {
                 biased;
                 () = stop.cancelled() => future::pending().await,
                 _ = tick.tick() => {
-                    self.check_mark(channel).await?;
                     if again.is_empty() {
                         again = self.interest.needed();
                         rebinding.close(200, "all keys are bound again".into()).await?;
@@ -383,7 +382,11 @@ impl Broker {
         }
     }
 
-    /// Changes bindings. On an error, their state is unknown.
+    /// Changes bindings, unless the mark is gone. On an error, their state is unknown.
+    ///
+    /// If the exchange was deleted, and another one of that name is there, a new binding may be to a key
+    /// whose clients have missed messages. They must be told first, by the next session. The broker
+    /// executes the methods of a channel in their order, and none after one that has failed.
     async fn apply(
         &self,
         channel: &Channel,
@@ -400,7 +403,9 @@ impl Broker {
             }
             let to_change = some.iter().filter(|(_, _, is_new)| *is_new);
             let changes = to_change.map(|(key, wanted, _)| self.change(channel, key, *wanted));
-            future::try_join_all(changes).await?;
+            future::try_join(self.check_mark(channel), future::try_join_all(changes)).await?;
+        } else {
+            self.check_mark(channel).await?;
         }
         self.interest.changed(some);
         Ok(())

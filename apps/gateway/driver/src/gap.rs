@@ -8,7 +8,7 @@ use lapin::options::{
     BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions,
     ExchangeDeleteOptions, QueueDeclareOptions,
 };
-use lapin::types::FieldTable;
+use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
@@ -37,6 +37,12 @@ const UNREAD: usize = 60;
 const RESETS: u64 = 10;
 const CLOG: usize = 15;
 const BEHIND: u64 = 10;
+
+/// Keys of a client for which the queue is bound to all messages of a headers exchange.
+const CROWD: usize = 200;
+
+/// The header that has the key, for a headers exchange.
+const HEADER: &str = "key";
 
 /// How long the gateway may take to settle what it has received.
 const SETTLED: Duration = Duration::from_secs(60);
@@ -67,6 +73,9 @@ enum Case {
     Unbound,
     /// An operator deletes the exchange, and declares it again
     Redeclared,
+    /// An operator does so, and before the gateway has noticed, a client subscribes to many keys, or
+    /// leaves them: the queue is bound to all messages of a headers exchange, or to single keys again
+    Crowd,
     /// Another program consumes from the queue while the gateway is stopped, and keeps it out for a while
     Stolen,
     /// The connection of one client is reset while it does not read
@@ -101,6 +110,7 @@ impl Gap {
                 Case::First => self.first().await,
                 Case::Unbound => self.unbound().await,
                 Case::Redeclared => self.redeclared().await,
+                Case::Crowd => self.crowd().await,
                 Case::Stolen => self.stolen().await,
                 Case::Reset => self.reset().await,
                 Case::Clogged => self.clogged().await,
@@ -269,16 +279,7 @@ impl Gap {
                 ask("pause gateway").await?;
                 self.until_unused().await?;
             }
-            let channel = self.channel().await?;
-            let exchange = self.site.exchange.as_str();
-            let deleted =
-                channel.exchange_delete(exchange.into(), ExchangeDeleteOptions::default());
-            deleted.await.map_err(|error| error.to_string())?;
-            let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
-            let none = FieldTable::default();
-            let declared =
-                channel.exchange_declare(exchange.into(), ExchangeKind::Direct, durable, none);
-            declared.await.map_err(|error| error.to_string())?;
+            self.redeclare(ExchangeKind::Direct).await?;
             self.publish("tea", 2..=2).await?;
             let start = Instant::now();
             if away {
@@ -290,6 +291,53 @@ impl Gap {
             client.hears(3..=3).await?;
         }
         Ok(())
+    }
+
+    async fn crowd(&self) -> Result<(), String> {
+        let mut client = self.subscribed("tea").await?;
+        let (mut crowd, mut number) = (None, 0);
+        for comes in [true, false, true, false] {
+            number += 1;
+            self.publish("tea", [number]).await?;
+            client.until_heard(number).await?;
+            self.redeclare(ExchangeKind::Headers).await?;
+            let how = if comes {
+                let keys = (0..CROWD).map(|number| format!("crowd-{number}"));
+                crowd = Some(client::subscriber(&self.site.gateway, None, keys).await?);
+                "subscribes to"
+            } else {
+                crowd = None;
+                "leaves"
+            };
+            let start = Instant::now();
+            let publishing = async {
+                loop {
+                    number += 1;
+                    if let Err(error) = self.publish("tea", [number]).await {
+                        break error;
+                    }
+                }
+            };
+            tokio::select! {
+                told = client.until("gap") => told?,
+                error = publishing => return Err(error),
+            }
+            println!("  a client {how} {CROWD} keys: told after {:.1?}", start.elapsed());
+        }
+        drop(crowd);
+        Ok(())
+    }
+
+    /// Deletes the exchange, and declares it again.
+    async fn redeclare(&self, kind: ExchangeKind) -> Result<(), String> {
+        let channel = self.channel().await?;
+        let exchange = self.site.exchange.as_str();
+        let deleted = channel.exchange_delete(exchange.into(), ExchangeDeleteOptions::default());
+        deleted.await.map_err(|error| error.to_string())?;
+        let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
+        let declared =
+            channel.exchange_declare(exchange.into(), kind, durable, FieldTable::default());
+        declared.await.map_err(|error| error.to_string())
     }
 
     async fn stolen(&self) -> Result<(), String> {
@@ -519,16 +567,17 @@ impl Gap {
             Connection::connect(&self.site.amqp, ConnectionProperties::default()).await?;
         let channel = connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
-        let (options, persistent) =
-            (BasicPublishOptions::default(), BasicProperties::default().with_delivery_mode(2));
-        let body = number.to_string();
+        let mut headers = FieldTable::default();
+        headers.insert(HEADER.into(), AMQPValue::LongString(key.into()));
+        let properties = BasicProperties::default().with_delivery_mode(2).with_headers(headers);
+        let (options, body) = (BasicPublishOptions::default(), number.to_string());
         channel
             .basic_publish(
                 self.site.exchange.as_str().into(),
                 key.into(),
                 options,
                 body.as_bytes(),
-                persistent,
+                properties,
             )
             .await?
             .await?;
@@ -652,6 +701,12 @@ impl Client<'_> {
                 return Err(format!("expected {kind}, got {value}"));
             }
         }
+    }
+
+    /// Reads until this message.
+    async fn until_heard(&mut self, number: u64) -> Result<(), String> {
+        while self.next().await?["body"].as_str() != Some(&number.to_string()) {}
+        Ok(())
     }
 
     /// Reads this message, which must come next and is not marked as redelivered.
