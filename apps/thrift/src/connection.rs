@@ -65,6 +65,8 @@ struct Last {
     received: Option<Instant>,
     /// When an answer was written, or its call was cancelled.
     answered: Option<Instant>,
+    /// A request has arrived in part, and the rest is not read because there is no memory for it.
+    needs_memory: bool,
 }
 
 /// What those that read, answer and wait note for those that look for idle connections.
@@ -79,6 +81,28 @@ impl Activity {
     /// Notes that bytes have arrived.
     pub(crate) fn note_received(&self) {
         self.last().received = Some(Instant::now());
+    }
+
+    #[cfg(test)]
+    pub(crate) fn needs_memory(&self) -> bool {
+        self.last().needs_memory
+    }
+
+    /// Notes that a request waits for memory, until the returned value is dropped.
+    pub(crate) fn wait_for_memory(&self) -> NeedsMemory<'_> {
+        self.last().needs_memory = true;
+        NeedsMemory(self)
+    }
+}
+
+/// A request waits for memory.
+pub(crate) struct NeedsMemory<'a>(&'a Activity);
+
+impl Drop for NeedsMemory<'_> {
+    fn drop(&mut self) {
+        let mut last = self.0.last();
+        last.needs_memory = false;
+        last.received = Some(Instant::now()); // more of it is read now
     }
 }
 
@@ -108,13 +132,14 @@ impl Peer {
         Self { gone, stalled, stop, activity, permits, in_flight }
     }
 
-    /// Returns since when it has neither had a call nor received anything; `None` while calls are running.
+    /// Returns since when it has neither had a call nor received anything; `None` while calls are
+    /// running, or the rest of one is not read.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         // A connection that waits for a request holds one permit. Look at the permits first: a call
         // notes that it was answered before it returns its own.
         let is_free = self.permits.available_permits() + 1 == self.in_flight;
         let last = *self.activity.last();
-        last.waiting.filter(|_| is_free && !self.stop.is_cancelled())?;
+        last.waiting.filter(|_| is_free && !last.needs_memory && !self.stop.is_cancelled())?;
         last.waiting.max(last.received).max(last.answered)
     }
 
@@ -206,7 +231,8 @@ impl<S: Service> Connection<S> {
         let settings = &self.server.settings;
         let memory = &self.server.memory;
         let longest = settings.limits.frame.min(memory.longest());
-        let framing = Framing::held(longest, memory.account(), settings.stall_timeout);
+        let account = memory.account(self.peer.activity.clone());
+        let framing = Framing::held(longest, account, settings.stall_timeout);
         let socket = Arc::new(socket);
         let reading = || Reading::new(Arc::clone(&socket), self.peer.activity.clone());
         let halves = (reading(), Writing(Arc::clone(&socket)));
@@ -456,6 +482,18 @@ mod tests {
         drop(client);
         reading.read_u8().await.unwrap_err();
         assert_eq!(peer.activity.last().received, received);
+    }
+
+    #[test]
+    fn a_connection_whose_request_waits_for_memory_is_not_idle() {
+        let (peer, permit) = waiting(Instant::now());
+        drop(permit);
+        assert!(peer.idle_since().is_some());
+        let needs_memory = peer.activity.wait_for_memory();
+        assert_eq!(peer.idle_since(), None);
+        let before = Instant::now();
+        drop(needs_memory);
+        assert!(peer.idle_since().unwrap() >= before, "it is to be read now");
     }
 
     #[test]

@@ -30,6 +30,7 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, SemaphorePermit
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::connection::Activity;
 use crate::shares::Shares;
 
 /// Overhead of a call beside its bytes: a task, its envelope (a name of up to a KiB is copied), and
@@ -175,6 +176,7 @@ struct Rooms {
     answers: AtomicUsize,
     all: Arc<All>,
     client: Arc<Client>,
+    activity: Activity,
 }
 
 impl Drop for Rooms {
@@ -210,7 +212,8 @@ impl Memory {
         self.longest
     }
 
-    pub(crate) fn account(&self) -> Account {
+    /// Creates the account of a connection, which notes in `activity` when it waits for memory.
+    pub(crate) fn account(&self, activity: Activity) -> Account {
         let (calls, answers) = divide(self.each);
         let id = self.all.accounts.fetch_add(1, Relaxed);
         let client = Arc::<Client>::default();
@@ -222,6 +225,7 @@ impl Memory {
             answers: AtomicUsize::new(answers),
             all: Arc::clone(&self.all),
             client,
+            activity,
         }))
     }
 }
@@ -258,7 +262,8 @@ impl Account {
 
     /// Waits until there is room for the first step of a call of `length` bytes.
     pub(crate) async fn hold(&self, length: usize) -> Held {
-        let Rooms { id, own, calls, all, .. } = &*self.0;
+        let Rooms { id, own, calls, all, activity, .. } = &*self.0;
+        let _waiting = activity.wait_for_memory();
         let whole = charge(length);
         let mine = calls.acquire_many(permits(whole)).await;
         let first = whole.min(OWN);
@@ -330,7 +335,8 @@ impl Held {
     /// Waits until there is room for twice as much of the frame.
     pub(crate) async fn grow(&mut self) {
         let step = charge((2 * self.room()).min(self.length));
-        let Rooms { id, own, all, .. } = &*self.rooms;
+        let Rooms { id, own, all, activity, .. } = &*self.rooms;
+        let _waiting = activity.wait_for_memory();
         // The connection's own room is for small calls, so the first step is charged once more.
         let more = step - self.of_all;
         tokio::select! {
@@ -440,14 +446,16 @@ mod tests {
     fn the_longest_frame_has_room_and_a_second_waits_for_it() {
         let runtime = runtime();
         let _timers = runtime.enter();
-        let memory = memory();
-        let account = memory.account();
+        let (memory, activity) = (memory(), Activity::default());
+        let account = memory.account(activity.clone());
         let first = whole(&account, memory.longest())
             .now_or_never()
             .expect("there is no room for the first frame");
         assert!(account.hold(memory.longest()).now_or_never().is_none());
+        assert!(!activity.needs_memory());
         let mut second = Box::pin(whole(&account, memory.longest()));
         assert!((&mut second).now_or_never().is_none());
+        assert!(activity.needs_memory());
         drop(first);
         drop(second.now_or_never().expect("the room of the first frame was not released"));
         assert!(all_released(&account));
@@ -458,13 +466,17 @@ mod tests {
         let runtime = runtime();
         let _timers = runtime.enter();
         let memory = memory();
-        let accounts = [(); 8].map(|()| memory.account());
+        let accounts = [(); 8].map(|()| memory.account(Activity::default()));
         let held = accounts.each_ref().map(|of| whole(of, memory.longest()).now_or_never());
         let served = held.iter().map(Option::is_some).collect::<Vec<_>>();
         // The first has a share, the second the turn.
         assert_eq!(served, [true, true, false, false, false, false, false, false]);
         for account in &accounts {
-            assert!(whole(account, memory.longest()).now_or_never().is_none());
+            let mut next = Box::pin(whole(account, memory.longest()));
+            assert!((&mut next).now_or_never().is_none());
+            assert!(account.0.activity.needs_memory());
+            drop(next);
+            assert!(!account.0.activity.needs_memory());
         }
         drop(held);
         assert!(accounts.iter().all(all_released));
@@ -475,11 +487,11 @@ mod tests {
         let runtime = runtime();
         let _timers = runtime.enter();
         let memory = memory();
-        let accounts = [(); 100].map(|()| memory.account());
+        let accounts = [(); 100].map(|()| memory.account(Activity::default()));
         let announced = accounts.each_ref().map(|of| of.hold(memory.longest()).now_or_never());
         assert!(announced.iter().flatten().all(|held| !held.is_shared()));
         assert_eq!(announced.iter().flatten().count(), 100);
-        let next = memory.account();
+        let next = memory.account(Activity::default());
         assert!(whole(&next, memory.longest()).now_or_never().is_some());
         drop(announced);
         assert!(all_released(&next));
@@ -492,7 +504,7 @@ mod tests {
         let runtime = runtime();
         let _timers = runtime.enter();
         let memory = memory();
-        let accounts = [(); 20].map(|()| memory.account());
+        let accounts = [(); 20].map(|()| memory.account(Activity::default()));
         let frames = accounts.each_ref().map(|of| Box::pin(whole(of, memory.longest())));
         let mut frames = Vec::from(frames);
         let mut done = 0;
@@ -519,12 +531,12 @@ mod tests {
         let memory = memory();
         let mut greedy = Vec::new();
         for _ in 0..40 {
-            let account = memory.account();
+            let account = memory.account(Activity::default());
             for length in [60_000, 1_000, 0] {
                 greedy.extend(std::iter::from_fn(|| whole(&account, length).now_or_never()));
             }
         }
-        let account = memory.account();
+        let account = memory.account(Activity::default());
         let small = std::iter::from_fn(|| account.hold(100).now_or_never()).collect::<Vec<_>>();
         assert_eq!(small.len(), OWN / (CALL + 200));
         assert!(whole(&account, 60_000).now_or_never().is_none());
@@ -537,7 +549,7 @@ mod tests {
         let runtime = runtime();
         let _timers = runtime.enter();
         let memory = memory();
-        let account = memory.account();
+        let account = memory.account(Activity::default());
         let mut held = whole(&account, 100_000).now_or_never().unwrap();
         assert!(held.answer(1_000));
         assert_eq!((held.of_own, held.of_all, held.of_answers), (0, 1_000 + ANSWER, 0));
@@ -557,14 +569,14 @@ mod tests {
         let runtime = runtime();
         let _timers = runtime.enter();
         let memory = memory();
-        let first = memory.account();
+        let first = memory.account(Activity::default());
         let share = whole(&first, memory.longest()).now_or_never().unwrap();
-        let second = memory.account();
+        let second = memory.account(Activity::default());
         let mut held = whole(&second, memory.longest()).now_or_never().unwrap();
         assert!(held.of_turn > 0);
         assert!(held.answer(1_000));
         assert_eq!((held.of_turn, held.held()), (0, 1_000 + ANSWER));
-        let third = memory.account();
+        let third = memory.account(Activity::default());
         drop(whole(&third, memory.longest()).now_or_never().expect("the turn is still taken"));
         drop((share, held));
         assert!(all_released(&third));
@@ -577,7 +589,7 @@ mod tests {
         let runtime = runtime();
         let _timers = runtime.enter();
         let memory = memory();
-        let account = memory.account();
+        let account = memory.account(Activity::default());
         let mut held = whole(&account, memory.longest()).now_or_never().unwrap();
         let mut waits = Box::pin(account.hold(memory.longest()));
         assert!((&mut waits).now_or_never().is_none());
@@ -590,7 +602,7 @@ mod tests {
         let runtime = runtime();
         let _timers = runtime.enter();
         let memory = memory();
-        let accounts = [(); 30].map(|()| memory.account());
+        let accounts = [(); 30].map(|()| memory.account(Activity::default()));
         let mut greedy = Vec::new();
         for account in &accounts {
             while let Some(mut held) = account.hold(1).now_or_never() {
@@ -600,7 +612,7 @@ mod tests {
                 greedy.push(held);
             }
         }
-        let next = memory.account();
+        let next = memory.account(Activity::default());
         let mut held = next.hold(1).now_or_never().unwrap();
         assert!(!held.answer(60_000), "there is room anyway");
         // These clients read.
@@ -628,11 +640,11 @@ mod tests {
         let runtime = runtime();
         let _timers = runtime.enter();
         let memory = memory();
-        let accounts = [(); 30].map(|()| memory.account());
+        let accounts = [(); 30].map(|()| memory.account(Activity::default()));
         let greedy = [200_000, 60_000]
             .map(|length| accounts.each_ref().map(|of| whole(of, length).now_or_never()));
         assert!(greedy[1][29].is_none());
-        let next = memory.account();
+        let next = memory.account(Activity::default());
         for account in &accounts {
             account.set_awaited(true); // just now
         }
