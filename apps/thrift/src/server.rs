@@ -53,9 +53,9 @@ pub struct Settings {
     /// Limit of calls per connection that are running, or answered but not yet written. At least 1.
     pub in_flight: u32,
     /// Limit of concurrent connections. When all places are taken, the connection that has been idle
-    /// for longest is closed for another one. A connection is idle if no call is running, and it has
-    /// neither received anything nor was answered for a second; or if it has sent nothing for 100 ms
-    /// since it was accepted. If none is idle, the new one waits. At least 1.
+    /// for longest is closed for another one. A connection is idle if no call is running or waits for
+    /// memory, and it has neither received anything nor been answered for a second; or if it has sent
+    /// nothing for 100 ms since it was accepted. If none is idle, the new one waits. At least 1.
     ///
     /// A connection has its place until its socket is closed: at once if the client has reset it. A
     /// client that has closed its side may still read, so the server then closes the socket when no
@@ -305,6 +305,31 @@ fn close_longest_idle(peers: &Peers) {
     }
 }
 
+/// When idle connections are looked for. After a pause of the process, all connections seem idle,
+/// and their requests are in the sockets: they are read until the next look.
+struct Looks {
+    last: Instant,
+    is_late: bool,
+}
+
+impl Looks {
+    /// Notes a look. Returns `true` if it was in time; only one in a row is not.
+    fn note(&mut self, now: Instant) -> bool {
+        self.is_late = !self.is_late && self.is_overdue(now);
+        self.last = now;
+        !self.is_late
+    }
+
+    /// Returns `true` if connections can be judged now, between two looks.
+    fn are_in_time(&self, now: Instant) -> bool {
+        !self.is_late && !self.is_overdue(now)
+    }
+
+    fn is_overdue(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.last) > 3 * LOOK
+    }
+}
+
 /// Returns `true` if the process or the system has too many open files.
 fn is_out_of_files(error: &io::Error) -> bool {
     const ENFILE: i32 = 23; // these are the same on all Unix systems
@@ -319,6 +344,7 @@ async fn accept<S: Service>(listener: TcpListener, server: &Arc<Server<S>>) -> u
     let (mut connections, mut newcomer, mut id) = (JoinSet::new(), None, 0);
     let mut may_accept = true;
     let mut reported: Option<Instant> = None;
+    let mut looks = Looks { last: Instant::now(), is_late: false };
     let mut look = interval(LOOK);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -326,7 +352,7 @@ async fn accept<S: Service>(listener: TcpListener, server: &Arc<Server<S>>) -> u
             accepted = listener.accept(), if newcomer.is_none() && may_accept => match accepted {
                 Ok(accepted) => {
                     newcomer = Some(accepted);
-                    if places.available_permits() == 0 {
+                    if places.available_permits() == 0 && looks.are_in_time(Instant::now()) {
                         close_longest_idle(&server.peers);
                     }
                 }
@@ -361,6 +387,9 @@ async fn accept<S: Service>(listener: TcpListener, server: &Arc<Server<S>>) -> u
             }
             _ = look.tick() => {
                 may_accept = true;
+                if !looks.note(Instant::now()) {
+                    continue;
+                }
                 if let Some(least) = idle_timeout {
                     close_idle(&server.peers, least);
                 }
@@ -380,4 +409,25 @@ async fn accept<S: Service>(listener: TcpListener, server: &Arc<Server<S>>) -> u
         connections.shutdown().await;
     }
     id
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_pause_no_connection_is_judged_before_the_second_look() {
+        let begun = Instant::now();
+        let at = |millis| begun + Duration::from_millis(millis);
+        let mut looks = Looks { last: begun, is_late: false };
+        assert!(looks.note(at(100)) && looks.note(at(250)));
+        assert!(looks.are_in_time(at(260)));
+        // A connection is accepted before the look that is due.
+        assert!(!looks.are_in_time(at(2000)));
+        assert!(!looks.note(at(2000)));
+        assert!(!looks.are_in_time(at(2050)));
+        assert!(looks.note(at(2100)) && looks.are_in_time(at(2150)));
+        // A runtime that is always late nevertheless makes room.
+        assert!(!looks.note(at(4000)) && looks.note(at(6000)) && !looks.note(at(8000)));
+    }
 }
