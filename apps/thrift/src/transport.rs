@@ -110,12 +110,27 @@ pub struct Transport {
     pub outgoing: Outgoing,
 }
 
+/// How much compressed input is read before other tasks get their turn. It may inflate to nothing, so
+/// that `ZlibDecoder` reads on for as long as there is input: empty blocks have ten bits, and those
+/// with a table of their own cost about a microsecond for each ten bytes.
+const INPUT: usize = 16 << 10;
+
+/// Compressed bytes.
+///
 /// Turns a read error into the end of the input, because `ZlibDecoder` discards inflated bytes if
 /// its reader fails, but not if it ends.
 struct Deflated<R> {
     from: Pin<Box<R>>,
+    /// Bytes since other tasks had their turn.
+    taken: usize,
     ended: bool,
     failed: Option<io::Error>,
+}
+
+impl<R: AsyncRead> Deflated<R> {
+    fn new(from: R) -> Self {
+        Self { from: Box::pin(from), taken: 0, ended: false, failed: None }
+    }
 }
 
 impl<R: AsyncRead> AsyncRead for Deflated<R> {
@@ -124,11 +139,23 @@ impl<R: AsyncRead> AsyncRead for Deflated<R> {
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.ended {
-            let before = into.filled().len();
-            self.failed = ready!(self.from.as_mut().poll_read(cx, into)).err();
-            self.ended = into.filled().len() == before;
+        if self.ended {
+            return Poll::Ready(Ok(()));
         }
+        if self.taken >= INPUT {
+            self.taken = 0;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let before = into.filled().len();
+        let Poll::Ready(done) = self.from.as_mut().poll_read(cx, into) else {
+            self.taken = 0;
+            return Poll::Pending;
+        };
+        let read = into.filled().len() - before;
+        self.taken += read;
+        self.failed = done.err();
+        self.ended = read == 0;
         Poll::Ready(Ok(()))
     }
 }
@@ -268,7 +295,7 @@ impl Transport {
         R: AsyncRead + Send + 'static,
         W: AsyncWrite + Send + 'static,
     {
-        let deflated = Deflated { from: Box::pin(from), ended: false, failed: None };
+        let deflated = Deflated::new(from);
         let inflated = Inflated(ZlibDecoder::new(BufReader::new(deflated)));
         Self::framed(inflated, ZlibEncoder::new(to), framing)
     }
@@ -306,8 +333,7 @@ mod tests {
         let mut encoder = ZlibEncoder::new(Vec::new());
         encoder.write_all(&vec![0; 64 << 20]).await.unwrap();
         encoder.shutdown().await.unwrap();
-        let (from, ended, failed) = (Box::pin(&encoder.get_ref()[..]), false, None);
-        let deflated = Deflated { from, ended, failed };
+        let deflated = Deflated::new(&encoder.get_ref()[..]);
         let mut inflated = Inflated(ZlibDecoder::new(BufReader::new(deflated)));
         let mut part = vec![0; 8 << 10];
         let mut at_once = 0;
@@ -319,5 +345,24 @@ mod tests {
         assert!(at_once < 4 << 20, "{at_once} bytes without a pause");
         tokio::task::yield_now().await;
         assert!(inflated.read(&mut part).await.unwrap() > 0);
+    }
+    /// Empty blocks, which cost much and inflate to nothing.
+    #[tokio::test]
+    async fn input_that_inflates_to_nothing_yields_to_other_tasks() {
+        // Four of ten bits: not the last one, a fixed code, the end of the block.
+        let blocks = [0b0000_0010, 0b0000_1000, 0b0010_0000, 0b1000_0000, 0];
+        let input = [&[0x78, 1][..], &blocks.repeat(100_000)].concat();
+        let mut inflated = Inflated(ZlibDecoder::new(BufReader::new(Deflated::new(&input[..]))));
+        let left = |inflated: &Inflated<&[u8]>| inflated.0.get_ref().get_ref().from.len();
+        let mut turns = 0;
+        while left(&inflated) > 0 {
+            let before = left(&inflated);
+            let read = inflated.read(&mut [0; 8]).now_or_never();
+            assert!(read.is_none_or(|end| end.unwrap() == 0 && left(&inflated) == 0));
+            assert!(before - left(&inflated) <= 2 * INPUT);
+            turns += 1;
+            tokio::task::yield_now().await;
+        }
+        assert!(turns > 10, "{turns}");
     }
 }
