@@ -41,7 +41,7 @@ use crate::service::SEPARATOR;
 use crate::socket;
 use crate::transport::{Frame, Transport};
 use crate::unanswered::Unanswered;
-use crate::upstream::Place;
+use crate::upstream::{Place, Unpolled};
 
 /// The largest sequence id. Ids are positive, because all implementations read positive ids alike.
 const LAST_ID: u64 = i32::MAX as u64;
@@ -264,8 +264,19 @@ impl Hooks<i32, Message, Gone> for Watch {
     }
 }
 
+/// An answer on its way to the caller.
+#[derive(Debug)]
+struct Arrived {
+    answer: Message,
+    /// If the call has a place.
+    _unpolled: Option<Unpolled>,
+}
+
 /// The sink of a call: passes one answer to the waiting caller.
-struct Caller(Option<oneshot::Sender<Message>>);
+struct Caller {
+    caller: Option<oneshot::Sender<Arrived>>,
+    place: Option<Arc<Place>>,
+}
 
 /// The caller was dropped, and the demux has not yet processed the end of its lease.
 #[derive(Debug, PartialEq)]
@@ -278,13 +289,14 @@ impl Sink<Message> for Caller {
         Poll::Ready(Ok(()))
     }
     fn start_send(mut self: Pin<&mut Self>, answer: Message) -> Result<(), Gone> {
-        self.0.take().ok_or(Gone)?.send(answer).map_err(|_| Gone)
+        let arrived = Arrived { answer, _unpolled: self.place.as_deref().map(Place::await_caller) };
+        self.caller.take().ok_or(Gone)?.send(arrived).map_err(|_| Gone)
     }
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Gone>> {
         Poll::Ready(Ok(()))
     }
     fn poll_close(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Gone>> {
-        self.0 = None;
+        self.caller = None;
         Poll::Ready(Ok(()))
     }
 }
@@ -543,11 +555,13 @@ impl Client {
         let (id, request) = self.admit(name, TMessageType::Call, args).await?;
         let (caller, answer) = oneshot::channel();
         let mut lease = Lease::new();
-        let attach = Attach::new(id, Caller(Some(caller))).limit(1).leased(&mut lease);
+        let caller = Caller { caller: Some(caller), place: self.place.clone() };
+        let attach = Attach::new(id, caller).limit(1).leased(&mut lease);
         orders.unbounded_send(attach).map_err(|_| connection.error())?;
         let request = connection.outbox.push(id, request).ok_or_else(|| connection.error())?;
         let waiting = waiting.insert(Waiting { id, answer, request, _lease: lease });
-        (&mut waiting.answer).await.map_err(|_| connection.error())
+        let arrived = (&mut waiting.answer).await;
+        arrived.map(|arrived| arrived.answer).map_err(|_| connection.error())
     }
 }
 
@@ -565,7 +579,7 @@ struct Call<'a> {
 /// A call whose request is in the queue, or was written.
 struct Waiting<'a> {
     id: i32,
-    answer: oneshot::Receiver<Message>,
+    answer: oneshot::Receiver<Arrived>,
     request: Queued<'a>,
     _lease: Lease,
 }

@@ -86,7 +86,8 @@ impl<T: PartialEq> Answers<T> {
 impl Pool {
     /// Creates a pool of the servers at these addresses. Does not connect yet.
     ///
-    /// It belongs to the Tokio runtime in which it is created, and cannot be used when that has shut down.
+    /// It belongs to the Tokio runtime in which it is created, and cannot be used when that has shut
+    /// down.
     ///
     /// # Panics
     ///
@@ -199,8 +200,8 @@ impl Pool {
     /// Those of `call`, and before it was sent:
     ///
     /// * [`Error::Closed`], with the reasons, when every server has been tried since the call began
-    ///   and none could be connected to, or none at the deadline; also if there is no server, or the runtime of
-    ///   the pool has shut down.
+    ///   and none could be connected to, or none at the deadline; also if there is no server, or the
+    ///   runtime of the pool has shut down.
     /// * [`Error::Deadline`], if no place was free within it.
     ///
     /// # Cancel safety
@@ -263,10 +264,10 @@ impl Pool {
         });
         let place = async {
             loop {
-                match self.turns.next().await {
-                    // Nothing was sent, so the call can go to another server.
-                    Some((client, _)) if !client.is_open() => {}
-                    place => return place,
+                let (client, occupied) = self.turns.next().await?.claim();
+                // If not, nothing was sent, so the call can go to another server.
+                if client.is_open() {
+                    return Some((client, occupied));
                 }
             }
         };

@@ -18,9 +18,10 @@ use std::task::{Context, Poll, ready};
 use futures::{Sink, stream};
 use stream_demux::{Attach, DemuxStreamExt, Lease};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Sleep, sleep_until};
 
 use crate::client::Client;
-use crate::upstream::{Occupied, Upstream};
+use crate::upstream::{Granted, Upstream};
 
 /// Callers beyond this number wait in the channel's own list, which they leave when they are
 /// dropped. So while no server is ready, the memory of callers that have given up is bounded, by
@@ -28,7 +29,7 @@ use crate::upstream::{Occupied, Upstream};
 const LINE: usize = 1024;
 
 /// Gets a connection, and a place on it.
-type Caller = oneshot::Sender<(Client, Occupied)>;
+type Caller = oneshot::Sender<Granted>;
 
 /// The places of a server.
 struct Places {
@@ -36,6 +37,23 @@ struct Places {
     count: usize,
     /// The connection for the next caller.
     next: Option<Client>,
+    /// When to ask again without being woken.
+    look_again: Option<Pin<Box<Sleep>>>,
+}
+
+impl Places {
+    fn poll_place(&mut self, cx: &mut Context<'_>) -> Poll<Client> {
+        loop {
+            let mut at = None;
+            if let Poll::Ready(client) = self.server.poll_place(self.count, &mut at, cx) {
+                return Poll::Ready(client);
+            }
+            let Some(at) = at else { return Poll::Pending };
+            let sleep = self.look_again.get_or_insert_with(|| Box::pin(sleep_until(at)));
+            sleep.as_mut().reset(at);
+            ready!(sleep.as_mut().poll(cx));
+        }
+    }
 }
 
 impl Sink<Caller> for Places {
@@ -43,12 +61,15 @@ impl Sink<Caller> for Places {
 
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.next = None; // it may have been closed since
-        self.next = Some(ready!(self.server.poll_place(self.count, cx)));
+        self.next = Some(ready!(self.poll_place(cx)));
         Poll::Ready(Ok(()))
     }
     fn start_send(mut self: Pin<&mut Self>, caller: Caller) -> Result<(), Infallible> {
-        if let Some(client) = self.next.take() {
-            // If the caller was dropped, so is the place, which is free again.
+        // A caller that was dropped before takes no place, so that the next one does not wait for it.
+        if let Some(client) = self.next.take()
+            && !caller.is_closed()
+        {
+            // If the caller is dropped now, so is the place, which is free again.
             let _ = caller.send(self.server.take_place(client));
         }
         Ok(())
@@ -76,7 +97,8 @@ impl Turns {
         let mut leases = Vec::new();
         let places = servers.iter().map(|server| {
             let mut lease = Lease::new();
-            let places = Places { server: Arc::clone(server), count: places, next: None };
+            let places =
+                Places { server: Arc::clone(server), count: places, next: None, look_again: None };
             let attach = Attach::new((), places).leased(&mut lease);
             leases.push(lease);
             attach
@@ -90,7 +112,7 @@ impl Turns {
     /// Waits for a place. Returns `None` if every server has retired.
     ///
     /// Cancel safe: a caller that is dropped takes no place.
-    pub(crate) async fn next(&self) -> Option<(Client, Occupied)> {
+    pub(crate) async fn next(&self) -> Option<Granted> {
         let (caller, place) = oneshot::channel();
         self.callers.send(caller).await.ok()?;
         place.await.ok()

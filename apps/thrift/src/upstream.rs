@@ -39,6 +39,15 @@ const FIRST_REST: Duration = Duration::from_millis(100);
 /// and one that is up again is used after that time.
 const LONGEST_REST: Duration = Duration::from_secs(5);
 
+/// How long a place waits at least for a caller that does not poll its future: to take the place that it
+/// has got, or the answer to its call. A task that is ready is polled sooner, unless its runtime is very
+/// busy; then, a server that gets one call at a time gets another one each time.
+const UNPOLLED: Duration = Duration::from_millis(100);
+
+/// The time between two looks for such places is no shorter, if the deadline is next to nothing: the
+/// resolution of Tokio's timers.
+const SHORTEST_LOOK: Duration = Duration::from_millis(1);
+
 /// What all servers of a pool tell its callers.
 #[derive(Debug, Default)]
 pub(crate) struct News {
@@ -171,6 +180,8 @@ pub(crate) struct Upstream {
     news: Arc<News>,
     health: Arc<Health>,
     lookup: Lookup,
+    /// Places whose callers have something to do, and are not polled.
+    unpolled: AtomicUsize,
     /// The number of the last failure to get any answer from the server. Changed with the state,
     /// and read without it, because each call asks.
     failed: AtomicU64,
@@ -190,8 +201,8 @@ impl Upstream {
             sink: None,
         };
         let state = Mutex::new(state);
-        let (health, lookup, failed, is_retired) = Default::default();
-        Self { address, options, news, health, lookup, failed, is_retired, state }
+        let (health, lookup, unpolled, failed, is_retired) = Default::default();
+        Self { address, options, news, health, lookup, unpolled, failed, is_retired, state }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -276,22 +287,31 @@ impl Upstream {
     /// While another server can take calls, such a place counts for a deadline: otherwise a bad server
     /// would get all closures that prepare something. It does not count for longer, nor while no other
     /// server can: it might wait for a call of another closure, and only answers open further places.
+    /// Neither does a place count for ever whose caller is not polled, such as one of several in
+    /// `Buffered`: `look_again` is set to when one may no longer count.
     pub(crate) fn poll_place(
         self: &Arc<Self>,
         places: usize,
+        look_again: &mut Option<Instant>,
         cx: &mut Context<'_>,
     ) -> Poll<Client> {
         let mut state = self.lock();
         let mut on_trial = None;
         match &state.link {
-            Link::Open(client, on_this) if client.is_open() => {
+            Link::Open(client, on_this) if client.is_open() && state.taken < places => {
                 let open = self.open_places(&state, client);
-                let is_free = state.taken < places && on_this.occupied < open;
+                let mut is_free = on_this.occupied < open;
                 if is_free && on_this.held < open && open > 1 {
                     return Poll::Ready(client.clone());
                 }
-                let deadline = self.options.deadline;
-                let is_recent = on_this.since.is_some_and(|since| since.elapsed() < deadline);
+                let passed = on_this.since.map_or(Duration::MAX, |since| since.elapsed());
+                if !is_free {
+                    let after = UNPOLLED.min(self.options.deadline / 8).max(SHORTEST_LOOK);
+                    let unpolled = self.unpolled.load(Relaxed);
+                    is_free = passed >= after && on_this.occupied.saturating_sub(unpolled) < open;
+                    *look_again = (!is_free).then(|| Instant::now() + after);
+                }
+                let is_recent = passed < self.options.deadline;
                 on_trial = is_free.then(|| (client.clone(), on_this.held >= open && is_recent));
             }
             Link::Idle => self.connect(&mut state),
@@ -336,13 +356,13 @@ impl Upstream {
     }
 
     /// Takes a place on a connection, for the calls of the handle that it returns.
-    pub(crate) fn take_place(self: &Arc<Self>, client: Client) -> (Client, Occupied) {
+    pub(crate) fn take_place(self: &Arc<Self>, client: Client) -> Granted {
         let (server, connection) = (Arc::clone(self), Arc::downgrade(client.connection()));
         let (holders, calls) = Default::default();
         let place = Arc::new(Place { connection, server, holders, calls });
-        let occupied = place.occupy();
+        let (occupied, unpolled) = (place.occupy(), place.await_caller());
         self.news.wake_withheld();
-        (client.at(place), occupied)
+        Granted { client: client.at(place), occupied, _unpolled: unpolled }
     }
 
     /// Wakes the sink of the server, as a place may be free, and those that are withheld.
@@ -502,6 +522,12 @@ impl Place {
         Occupied { held }
     }
 
+    /// Notes that the caller has something to do, until the returned value is dropped.
+    pub(crate) fn await_caller(&self) -> Unpolled {
+        self.server.unpolled.fetch_add(1, Relaxed);
+        Unpolled(Arc::clone(&self.server))
+    }
+
     /// Changes the counts, if the connection is still that of the server.
     fn on_this(&self, state: &mut State, change: impl FnOnce(&mut Used)) {
         if let Link::Open(open, on_this) = &mut state.link
@@ -509,6 +535,31 @@ impl Place {
         {
             change(on_this);
         }
+    }
+}
+
+/// A place that a caller gets.
+pub(crate) struct Granted {
+    client: Client,
+    occupied: Occupied,
+    _unpolled: Unpolled,
+}
+
+impl Granted {
+    /// Called by the caller.
+    pub(crate) fn claim(self) -> (Client, Occupied) {
+        (self.client, self.occupied)
+    }
+}
+
+/// What a caller gets when it is polled next; until then, its place may not count. See
+/// [`Upstream::poll_place`].
+#[derive(Debug)]
+pub(crate) struct Unpolled(Arc<Upstream>);
+
+impl Drop for Unpolled {
+    fn drop(&mut self) {
+        self.0.unpolled.fetch_sub(1, Relaxed);
     }
 }
 

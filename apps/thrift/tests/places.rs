@@ -3,18 +3,21 @@
 
 mod common;
 
+use std::cell::Cell;
 use std::future;
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use common::{LONG, answers, millis, reply, request, scripted, within};
 use futures::future::join_all;
+use futures::poll;
 use thrift_demux::{Client, Error, Pool};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
 /// A pool of one server, which has lost its first call and gets one at a time.
@@ -110,6 +113,34 @@ async fn calls_within_calls_reach_a_server_on_trial() {
         .await
     };
     timeout(LONG, join_all((0..10).map(|_| answered(nested())))).await.expect("they wait for ever");
+}
+
+/// As `Buffered` does while its consumer is busy.
+#[tokio::test]
+async fn a_caller_that_is_not_polled_leaves_a_server_on_trial_to_others() {
+    // The first gets its place, and the second the answer to its call.
+    for calls_first in [false, true] {
+        let pool = on_trial().await;
+        let has_called = Cell::new(false);
+        let mut unpolled = pin!(pool.round_robin(async |client| {
+            has_called.set(true);
+            client.echo("x").await
+        }));
+        loop {
+            assert!(poll!(&mut unpolled).is_pending());
+            if !calls_first || has_called.get() {
+                break;
+            }
+            yield_now().await;
+        }
+        // Callers that have given up take no time.
+        for _ in 0..1000 {
+            assert!(poll!(pin!(echo(&pool))).is_pending());
+        }
+        timeout(LONG / 6, answered(echo(&pool))).await.expect("it waits for those that are gone");
+        assert_eq!(has_called.get(), calls_first);
+        answered(unpolled).await;
+    }
 }
 
 /// Otherwise a server that answers nothing would get all calls that wait.
