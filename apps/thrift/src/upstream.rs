@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -177,6 +178,8 @@ impl From<Unusable> for Error {
 pub(crate) struct Upstream {
     pub(crate) address: String,
     options: Options,
+    /// That of the pool: a caller's may end, or run only while it calls.
+    runtime: Handle,
     news: Arc<News>,
     health: Arc<Health>,
     lookup: Lookup,
@@ -200,9 +203,20 @@ impl Upstream {
             taken: 0,
             sink: None,
         };
-        let state = Mutex::new(state);
+        let (runtime, state) = (Handle::current(), Mutex::new(state));
         let (health, lookup, unpolled, failed, is_retired) = Default::default();
-        Self { address, options, news, health, lookup, unpolled, failed, is_retired, state }
+        Self {
+            address,
+            options,
+            runtime,
+            news,
+            health,
+            lookup,
+            unpolled,
+            failed,
+            is_retired,
+            state,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -231,7 +245,7 @@ impl Upstream {
 
     /// Starts an attempt to connect.
     fn connect(self: &Arc<Self>, state: &mut State) {
-        state.task = Some(tokio::spawn(run(Arc::clone(self))).abort_handle());
+        state.task = Some(self.runtime.spawn(run(Arc::clone(self))).abort_handle());
         state.link = Link::Connecting;
     }
 

@@ -252,3 +252,22 @@ fn a_pool_whose_runtime_has_shut_down_says_so() {
     let error = runtime().block_on(call).unwrap_err().to_string();
     assert!(error.contains("the runtime in which the pool was created has shut down"), "{error}");
 }
+
+#[test]
+fn connections_belong_to_the_runtime_of_the_pool_whoever_calls_first() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let (server, pool) = runtime.block_on(async {
+        let server = Server::example().await;
+        let pool = pool(std::slice::from_ref(&server));
+        (server, pool)
+    });
+    for n in 0..3 {
+        let other = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let sum = other.block_on(pool.fail_over(async |client| client.add(n, 1).await));
+        assert_eq!(sum.unwrap(), n + 1);
+    }
+    let sum = runtime.block_on(pool.round_robin(async |client| client.add(1, 1).await));
+    assert_eq!(sum.unwrap(), 2);
+    drop(pool);
+    assert_eq!(runtime.block_on(server.stop()).connections, 1);
+}
