@@ -2,6 +2,7 @@
 
 mod figures;
 mod load;
+mod log;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -107,13 +108,13 @@ impl From<Written> for Protocol {
 }
 
 /// Prints one line of the wire tap, such as `in Call echo #7, 42 bytes`.
-fn log(way: Way, frame: &Bytes, settings: &Settings) {
+fn tap(way: Way, frame: &Bytes, settings: &Settings) {
     let (way, length) = (if way == Way::In { "in " } else { "out" }, frame.len());
     match Message::open(frame, &settings.limits) {
         Ok(Message { name, kind, id, .. }) => {
-            eprintln!("{way} {kind} {name} #{id}, {length} bytes");
+            log::line(format!("{way} {kind} {name} #{id}, {length} bytes"));
         }
-        Err(error) => eprintln!("{way} {error}, {length} bytes"),
+        Err(error) => log::line(format!("{way} {error}, {length} bytes")),
     }
 }
 
@@ -129,10 +130,12 @@ fn settings(arguments: &ServeArguments) -> Settings {
                 Transport::framed(from, to, framing)
             };
             let plain = plain.clone();
-            if tee { transport.tee(move |way, frame| log(way, frame, &plain)) } else { transport }
+            if tee { transport.tee(move |way, frame| tap(way, frame, &plain)) } else { transport }
         }),
-        on_closed: Arc::new(|peer, reason| eprintln!("closed {peer}: {reason}")),
-        on_accept_error: Arc::new(|error| eprintln!("cannot accept a connection: {error}")),
+        on_closed: Arc::new(|peer, reason| log::closed(format!("closed {peer}: {reason}"))),
+        on_accept_error: Arc::new(|error| {
+            log::line(format!("cannot accept a connection: {error}"));
+        }),
         memory: (memory as usize) << 20,
         memory_each: (memory_each as usize) << 20,
         connections: connections as usize,
@@ -180,8 +183,10 @@ async fn main() -> ExitCode {
         Command::Load(arguments) => load::run(&arguments).await,
         Command::Figures => figures::run().await,
     };
-    done.unwrap_or_else(|error| {
-        eprintln!("thrift-demux: {error}");
+    let code = done.unwrap_or_else(|error| {
+        log::line(format!("thrift-demux: {error}"));
         ExitCode::FAILURE
-    })
+    });
+    log::flush();
+    code
 }

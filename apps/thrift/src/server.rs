@@ -89,10 +89,11 @@ pub struct Settings {
     /// Creates the stages between a socket and its calls.
     pub wrap: Arc<Wrap>,
     /// Called with the reason when the server closes a connection because of invalid input or a
-    /// stalled client, or because others need the memory that it holds.
+    /// stalled client, or because others need the memory that it holds. Clients can cause thousands of
+    /// calls in a second. It must not block: it is called on a thread of the runtime.
     pub on_closed: Arc<OnClosed>,
     /// Called, at most once in a minute, with the error when a connection cannot be accepted. At the
-    /// limit of open files, the connection that has been idle for longest is closed.
+    /// limit of open files, the connection that has been idle for longest is closed. It must not block.
     pub on_accept_error: Arc<OnAcceptError>,
 }
 

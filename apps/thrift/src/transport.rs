@@ -304,7 +304,8 @@ impl Transport {
         Self::framed(inflated, ZlibEncoder::new(to), framing)
     }
 
-    /// Adds a wire tap: calls `log` with every frame, without changing it.
+    /// Adds a wire tap: calls `log` with every frame, without changing it. `log` must not block: it is
+    /// called on a thread of the runtime.
     #[must_use]
     pub fn tee(self, log: impl Fn(Way, &Bytes) + Send + Sync + 'static) -> Self {
         let log = Arc::new(log);

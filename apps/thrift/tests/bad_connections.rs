@@ -238,3 +238,41 @@ async fn one_way_calls_that_are_read_slowly_keep_a_connection() {
     sleep(millis(2000)).await;
     assert_eq!(client.closed(), None);
 }
+
+/// A server in a process of its own, whose standard error is a pipe that nobody reads.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_server_whose_messages_are_not_read_answers_and_ends() {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    let mut command = Command::new(env!("CARGO_BIN_EXE_thrift-demux"));
+    command.args(["serve", "--tee", "--listen", "127.0.0.1:0"]);
+    let mut server = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("listening on ").expect("no address").to_owned();
+    let calls = async {
+        let client = Client::connect(&address, Options::default()).await.unwrap();
+        for number in 0..3_000 {
+            let mut bad = TcpStream::connect(&address).await.unwrap();
+            bad.write_all(&[0xff; 4]).await.unwrap();
+            let _ = bad.read(&mut [0]).await;
+            assert_eq!(client.add(number, 1).await.unwrap(), number + 1);
+        }
+    };
+    let done = timeout(LONG, calls).await;
+    let pid = server.id().to_string();
+    let stopped = done.is_ok() && Command::new("kill").args(["-INT", &pid]).status().is_ok();
+    let begin = Instant::now();
+    let ended = loop {
+        match server.try_wait().unwrap() {
+            None if stopped && begin.elapsed() < LONG => sleep(Duration::from_millis(10)).await,
+            ended => break ended,
+        }
+    };
+    let _ = server.kill();
+    let _ = server.wait();
+    done.expect("the server does not answer");
+    assert!(ended.expect("it does not end").success());
+}
