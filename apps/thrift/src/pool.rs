@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use crate::client::{Client, Options};
 use crate::error::Error;
 use crate::turns::Turns;
-use crate::upstream::{News, Occupied, Resting, Unusable, Upstream};
+use crate::upstream::{News, Occupied, Resting, SHUT_DOWN, Unusable, Upstream};
 
 /// Several servers. Connects to each when it is first needed, and again after its connection was
 /// lost. All calls that need a server wait for the same attempt to connect, at most for
@@ -283,7 +283,7 @@ impl Pool {
         if self.in_turn().next().is_none() {
             return empty_pool();
         }
-        Error::Closed("the runtime in which the pool was created has shut down".into())
+        Error::Closed(SHUT_DOWN.into())
     }
 
     /// The servers that have not retired.

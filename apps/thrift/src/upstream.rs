@@ -49,6 +49,9 @@ const UNPOLLED: Duration = Duration::from_millis(100);
 /// resolution of Tokio's timers.
 const SHORTEST_LOOK: Duration = Duration::from_millis(1);
 
+/// Why there is no connection if nothing runs the attempts any more.
+pub(crate) const SHUT_DOWN: &str = "the runtime of the pool has shut down";
+
 /// What all servers of a pool tell its callers.
 #[derive(Debug, Default)]
 pub(crate) struct News {
@@ -118,7 +121,7 @@ enum Link {
     Open(Client, Used),
     /// The server is left alone, because it failed.
     Resting,
-    /// The pool was dropped.
+    /// The pool was dropped, or its runtime has shut down.
     Gone,
 }
 
@@ -243,10 +246,16 @@ impl Upstream {
         });
     }
 
-    /// Starts an attempt to connect.
+    /// Starts an attempt to connect. It cannot have ended, because it changes the state, which is locked
+    /// here. If it has, it never ran.
     fn connect(self: &Arc<Self>, state: &mut State) {
-        state.task = Some(self.runtime.spawn(run(Arc::clone(self))).abort_handle());
+        let task = self.runtime.spawn(run(Arc::clone(self)));
         state.link = Link::Connecting;
+        if task.is_finished() {
+            state.link = Link::Gone;
+            state.reason = SHUT_DOWN.into();
+        }
+        state.task = Some(task.abort_handle());
     }
 
     /// Returns the connection. Connects if there is none: all callers wait for the same attempt, at
@@ -276,12 +285,13 @@ impl Upstream {
             Link::Resting if resting == Resting::Fails => {
                 Some(Err(Unusable::Resting(self.error(&state))))
             }
-            // After the end of the pool, no call is left to ask.
-            Link::Connecting | Link::Resting | Link::Gone => None,
+            Link::Connecting | Link::Resting => None,
             Link::Idle => {
                 self.connect(&mut state);
-                None
+                let is_gone = matches!(state.link, Link::Gone);
+                is_gone.then(|| Err(Unusable::Failed(self.error(&state))))
             }
+            Link::Gone => Some(Err(Unusable::Failed(self.error(&state)))),
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use common::{Gate, Held, LONG, Server};
 use thrift_demux::demo::{Example, Serve};
-use thrift_demux::{Error, Options, Pool, Protocol, Request, Service, Settings};
+use thrift_demux::{Answers, Client, Error, Options, Pool, Protocol, Request, Service, Settings};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -248,13 +248,20 @@ async fn an_empty_pool_returns_an_error() {
 fn a_pool_whose_runtime_has_shut_down_says_so() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let pool = runtime().block_on(async { Pool::new(["127.0.0.1:1"], Options::default()) });
-    let call = pool.round_robin(async |client| client.add(1, 1).await);
-    let error = runtime().block_on(call).unwrap_err().to_string();
-    assert!(error.contains("the runtime in which the pool was created has shut down"), "{error}");
+    let add = async |client: Client| client.add(1, 1).await;
+    let errors = runtime().block_on(async {
+        let each = [pool.round_robin(add).await, pool.fail_over(add).await];
+        let Answers(mut all) = pool.ask_all(add).await;
+        each.into_iter().chain(all.pop().map(|(_, answer)| answer)).map(Result::unwrap_err)
+    });
+    for error in errors {
+        let error = error.to_string();
+        assert!(error.contains("the runtime of the pool has shut down"), "{error}");
+    }
 }
 
 #[test]
-fn connections_belong_to_the_runtime_of_the_pool_whoever_calls_first() {
+fn connections_belong_to_the_runtime_of_the_pool_whichever_calls_first() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let (server, pool) = runtime.block_on(async {
         let server = Server::example().await;
