@@ -19,6 +19,7 @@ use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
+use std::thread;
 use std::time::Duration;
 
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
@@ -618,17 +619,23 @@ impl fmt::Debug for Client {
     }
 }
 
-/// No further call can be made on the connection, and no call is attached any more. Dropped after
-/// the demux, which reports no ends when it is dropped.
+/// Closes the connection, if it is not closed yet. Dropped before the demux, because its calls fail when
+/// it is dropped.
+struct Stopped(Arc<Connection>);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let has_panicked = thread::panicking();
+        self.0.close(if has_panicked { "a stage panicked" } else { "its runtime has shut down" });
+    }
+}
+
+/// No call is attached any more. Dropped after the demux, which reports no ends when it is dropped.
 struct Ended(Arc<Connection>);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        let connection = &self.0;
-        connection.ended.cancel();
-        drop(connection.unanswered.close());
-        connection.outbox.end();
-        connection.detached.store(connection.attached.load(Relaxed), Relaxed);
+        self.0.detached.store(self.0.attached.load(Relaxed), Relaxed);
     }
 }
 
@@ -639,7 +646,7 @@ async fn run(
     options: Options,
     connection: Arc<Connection>,
 ) {
-    let _ended = Ended(Arc::clone(&connection)); // also if a stage panics
+    let _ended = Ended(Arc::clone(&connection));
     let Transport { incoming, outgoing } = transport;
     let mut outgoing = Flushed { to: outgoing, connection: Arc::clone(&connection) };
     let answers = incoming
@@ -661,6 +668,7 @@ async fn run(
         future::poll_fn(|cx| poll_write(&connection, &mut outgoing, cx)).await?;
         outgoing.close().await
     };
+    let _stopped = Stopped(Arc::clone(&connection)); // also if a stage panics
     tokio::select! {
         _totals = &mut routing => {}
         written = writing => match written {

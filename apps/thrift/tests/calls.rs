@@ -180,6 +180,26 @@ async fn shuffled_answers_reach_their_callers() {
     }
 }
 
+#[tokio::test]
+async fn a_stage_of_a_client_that_panics_closes_its_connection() {
+    for at in [Way::In, Way::Out] {
+        let server = Server::example().await;
+        let (from, to) = TcpStream::connect(server.address).await.unwrap().into_split();
+        let options = Options::default();
+        let transport = Transport::framed(from, to, &options.limits)
+            .tee(move |way, _| assert_ne!(way, at, "a test panics"));
+        let client = Client::over(transport, options);
+        for _ in 0..2 {
+            let error = timeout(LONG, client.ping()).await.unwrap().unwrap_err();
+            let closed = client.closed().expect("it is not closed");
+            assert_eq!(error.to_string(), format!("no connection: {closed}"));
+            assert!(closed.contains("panicked"), "{closed}");
+        }
+        nothing_left(&client).await;
+        server.stop().await;
+    }
+}
+
 /// Cancels a tenth of the calls before their answers: some before the request is sent, most after.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_calls_a_tenth_cancelled_leave_nothing() {
