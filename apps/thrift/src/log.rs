@@ -1,4 +1,4 @@
-//! Lines for standard error, written by a thread of their own: if nobody reads them, a write blocks,
+//! Lines for standard error, written by a thread of their own: if they are not read, a write blocks,
 //! and no task of the server may wait for it.
 
 use std::io::{self, Write};
@@ -105,8 +105,8 @@ pub(crate) fn closed(text: String) {
     }
 }
 
-/// Called at the end of the program. Waits until the lines are written, but not for long: nobody may
-/// read them.
+/// Called at the end of the program. Waits until the lines are written, but not for long: they may
+/// not be read.
 pub(crate) fn flush() {
     let (written, is_written) = sync_channel(1);
     if LOG.lines.try_send(Line::Flush(written)).is_ok() {

@@ -295,8 +295,7 @@ fn close_idle(peers: &Peers, least: Duration) {
     }
 }
 
-/// Closes the connection that has been idle for longest: at least for `LOOK`, because a client that
-/// waits less between two calls is not idle.
+/// Closes the connection that has been idle for longest, if one may be closed for another one.
 fn close_longest_idle(peers: &Peers) {
     let (table, now) = (lock(peers), Instant::now());
     let all = table.peers.values();

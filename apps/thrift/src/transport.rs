@@ -329,7 +329,6 @@ impl Transport {
 mod tests {
     use futures::FutureExt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
     use tokio::task::unconstrained;
 
     use super::*;
@@ -353,6 +352,7 @@ mod tests {
         tokio::task::yield_now().await;
         assert!(inflated.read(&mut part).await.unwrap() > 0);
     }
+
     /// Reads all of this input, and returns the largest part that is read without a pause.
     async fn most_at_once(blocks: &[u8]) -> usize {
         let input = [&[0x78, 1][..], &blocks.repeat(40_000)].concat();

@@ -239,7 +239,7 @@ async fn one_way_calls_that_are_read_slowly_keep_a_connection() {
     assert_eq!(client.closed(), None);
 }
 
-/// A server in a process of its own, whose standard error is a pipe that nobody reads.
+/// A server in a process of its own, whose standard error is a pipe that is not read.
 #[cfg(unix)]
 #[tokio::test]
 async fn a_server_whose_messages_are_not_read_answers_and_ends() {
