@@ -39,19 +39,13 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::error::Error;
+use crate::fairness::Turns;
 use crate::memory::Held;
 use crate::message::Message;
 use crate::server::{Answer, Outbox, Server};
 use crate::service::{Request, Service};
 use crate::socket::{self, Reading, Writing};
 use crate::transport::{Frame, Framing, Incoming, Transport};
-
-/// How many calls of a connection are started at a time. A call that computes takes its turn on a
-/// thread of the runtime, which takes turns by calls: one client that sends a thousand calls at once
-/// would get a thousand turns before the next client gets one. A call that waits for something else is
-/// not counted any more. With fewer than eight, a connection whose calls are short is woken for nearly
-/// each of them.
-const STARTED: usize = 8;
 
 /// A connection is not idle for this time after something was received or an answer was written: it may
 /// be sending the rest of a call, or receiving the rest of an answer.
@@ -191,8 +185,7 @@ struct Connection<S> {
     calls: JoinSet<()>,
     /// Has a token for each answer that is owed.
     owed: TaskTracker,
-    /// A permit for each call that may be started.
-    turns: Arc<Semaphore>,
+    turns: Turns,
 }
 
 /// Serves a connection until it is closed and its calls have ended.
@@ -213,7 +206,7 @@ pub(crate) async fn run<S: Service>(
         peer,
         calls: JoinSet::new(),
         owed: TaskTracker::new(),
-        turns: Arc::new(Semaphore::new(STARTED)),
+        turns: Turns::new(&server.threads),
     };
     let end = connection.serve(socket).await;
     peers.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
@@ -349,21 +342,21 @@ impl<S: Service> Connection<S> {
             TMessageType::OneWay => true,
             kind => return Err(format!("a request has the message type {kind:?}")),
         };
-        let turn = Arc::clone(&self.turns).acquire_owned().await;
+        let turn = self.turns.next(frame.len()).await;
         self.server.calls.fetch_add(1, Relaxed);
         let (server, connection) = (Arc::clone(&self.server), self.id);
         let gone = self.peer.gone.clone();
         let mut held = frame.into_held();
         let request = Request::new(message, limits);
         if one_way {
-            self.calls.spawn(in_turn(turn, async move {
+            turn.spawn(&mut self.calls, None, async move {
                 let _permit = permit;
                 answer(&server.service, request, &mut held).await;
-            }));
+            });
             return Ok(());
         }
         let owed = Owed::new(permit, &self.peer, &self.owed);
-        self.calls.spawn(in_turn(turn, async move {
+        turn.spawn(&mut self.calls, Some(gone.clone()), async move {
             let answering = answer(&server.service, request, &mut held);
             let answered = tokio::select! {
                 biased; // a call that never waits completes even after a reset
@@ -374,20 +367,9 @@ impl<S: Service> Connection<S> {
                 let frame = Frame::holding(bytes, held, owed);
                 let _ = server.answers.send(Answer { connection, frame }).await;
             }
-        }));
+        });
         Ok(())
     }
-}
-
-/// Runs a call, whose turn ends when it waits for the first time.
-async fn in_turn<T>(turn: T, call: impl Future<Output = ()>) {
-    let (mut turn, mut call) = (Some(turn), pin!(call));
-    future::poll_fn(|cx| {
-        let polled = call.as_mut().poll(cx);
-        turn = None;
-        polled
-    })
-    .await;
 }
 
 /// Calls the service. Returns the frame of its answer or of the exception that replaces it; `None`

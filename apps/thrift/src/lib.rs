@@ -18,6 +18,7 @@ mod connect;
 mod connection;
 pub mod demo;
 mod error;
+mod fairness;
 mod frame;
 mod guard;
 mod health;

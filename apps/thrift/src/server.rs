@@ -25,6 +25,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::connection::{self, Peer};
+use crate::fairness::Threads;
 use crate::memory::Memory;
 use crate::message::Limits;
 use crate::service::{Answering, Service};
@@ -222,6 +223,7 @@ pub(crate) struct Server<S> {
     pub(crate) service: S,
     pub(crate) settings: Settings,
     pub(crate) memory: Memory,
+    pub(crate) threads: Threads,
     pub(crate) orders: UnboundedSender<Attach<u64, Outbox>>,
     pub(crate) answers: mpsc::Sender<Answer>,
     pub(crate) peers: Arc<Peers>,
@@ -274,7 +276,9 @@ pub async fn serve<S: Service>(
     let (calls, faulty) = Default::default();
     let memory = Memory::new(settings.memory_each, settings.memory, settings.limits.frame);
     let service = Answering(service);
-    let server = Server { service, settings, memory, orders, answers, peers, stop, calls, faulty };
+    let threads = Threads::new();
+    let server =
+        Server { service, settings, memory, threads, orders, answers, peers, stop, calls, faulty };
     let server = Arc::new(server);
     let connections = accept(listener, &server).await;
     let (calls, faulty) = (server.calls.load(Relaxed), server.faulty.load(Relaxed));

@@ -18,9 +18,12 @@ pub trait Service: Send + Sync + 'static {
     ///
     /// If the client disconnects, this future is dropped, except for a one-way call.
     ///
-    /// A call that computes delays others on the threads of the runtime. Connections take turns, of
-    /// eight calls each that have not waited for anything yet, and a call of another connection waits
-    /// for such turns a few times. What computes for milliseconds should run on a blocking thread.
+    /// A call that computes delays others on the threads of the runtime. Connections take turns, of at
+    /// most eight calls each that have not waited for anything yet, and a call of another connection
+    /// waits for such turns a few times. What computes for milliseconds should run on a blocking thread.
+    ///
+    /// If the message has more than 16 KiB, the future is polled on a blocking thread for the first time,
+    /// because decoding its arguments may take long.
     fn call(&self, request: Request) -> impl Future<Output = Result<Option<Bytes>, Error>> + Send;
 }
 

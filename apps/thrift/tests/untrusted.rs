@@ -379,6 +379,49 @@ fn clients_take_turns_however_many_calls_they_send_at_once() {
     });
 }
 
+/// A long call computes until a short one has begun, and is counted then.
+struct Computing {
+    short: Mutex<std::sync::mpsc::Receiver<()>>,
+    begun: std::sync::mpsc::Sender<()>,
+    computed: Arc<AtomicUsize>,
+}
+
+impl Service for Computing {
+    async fn call(&self, request: Request) -> Result<Option<Bytes>, Error> {
+        if request.message.name == "long" {
+            self.short.lock().unwrap().recv_timeout(LONG).expect("no short call begins");
+            self.computed.fetch_add(1, SeqCst);
+        } else {
+            self.begun.send(()).unwrap();
+        }
+        request.unknown()
+    }
+}
+
+/// The server has one thread, beside those for blocking work.
+#[tokio::test]
+async fn a_call_that_takes_long_to_decode_delays_no_short_one() {
+    let (begun, short) = std::sync::mpsc::channel();
+    let computed = Arc::default();
+    let service = Computing { short: Mutex::new(short), begun, computed: Arc::clone(&computed) };
+    let server = Server::start(service, Settings::default()).await;
+    let mut busy = TcpStream::connect(server.address).await.unwrap();
+    let mut quiet = TcpStream::connect(server.address).await.unwrap();
+    let long = call("long", 1, &"x".repeat(20_000));
+    busy.write_all(&long).await.unwrap();
+    quiet.write_all(&call("short", 2, "")).await.unwrap();
+    assert_eq!(answer(&mut quiet).await.id, 2);
+    assert_eq!(answer(&mut busy).await.id, 1);
+    // Other calls of its connection do not wait for it either.
+    busy.write_all(&[long, call("short", 3, "")].concat()).await.unwrap();
+    let mut ids = [answer(&mut busy).await.id, answer(&mut busy).await.id];
+    ids.sort_unstable();
+    assert_eq!(ids, [1, 3]);
+    assert_eq!(computed.load(SeqCst), 2);
+    drop((busy, quiet));
+    server.stop().await;
+}
+
 async fn all_dropped(held: &mut mpsc::UnboundedReceiver<Held>, count: usize) {
     for _ in 0..count {
         let Held { mut release, .. } = timeout(LONG, held.recv()).await.unwrap().unwrap();
