@@ -50,6 +50,16 @@ const LAST_ID: u64 = i32::MAX as u64;
 /// A deadline that cannot be represented is so far away.
 const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 
+/// How long others wait at least for a caller that does not poll its future: to take its place or the
+/// answer to its call (`upstream`), or the room for its request (`outbox`). A task that is ready is
+/// polled sooner, unless its runtime is very busy; then, a server that gets one call at a time gets
+/// another one each time, and callers lose their places in line.
+const UNPOLLED: Duration = Duration::from_millis(100);
+
+/// The time that others wait is no shorter, if the deadline is next to nothing: the resolution of Tokio's
+/// timers.
+const SHORTEST_LOOK: Duration = Duration::from_millis(1);
+
 /// Settings of a client.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
@@ -67,6 +77,13 @@ pub struct Options {
     /// If you drop calls after a time of your own, the server has failed them only at their
     /// deadlines: choose one that is not much longer.
     pub deadline: Duration,
+}
+
+impl Options {
+    /// How long others wait for a caller that does not poll its future.
+    pub(crate) fn unpolled(&self) -> Duration {
+        UNPOLLED.min(self.deadline / 8).max(SHORTEST_LOOK)
+    }
 }
 
 impl Default for Options {
@@ -348,7 +365,7 @@ impl Client {
         let handles = dropped.clone().drop_guard();
         let run = run(transport, orders_in, options, Arc::clone(&connection));
         let run = tokio::spawn(run).abort_handle();
-        tokio::spawn(watch(Arc::clone(&connection), options.deadline, dropped, run));
+        tokio::spawn(watch(Arc::clone(&connection), options, dropped, run));
         let shared = Shared { options, orders, connection, _handles: handles };
         Self { shared: Arc::new(shared), time_left: options.deadline, place: None }
     }
@@ -707,10 +724,11 @@ fn poll_write(
 /// nothing when the connection is woken.
 async fn watch(
     connection: Arc<Connection>,
-    deadline: Duration,
+    options: Options,
     dropped: CancellationToken,
     run: AbortHandle,
 ) {
+    let deadline = options.deadline;
     let abandoned = async {
         dropped.cancelled().await;
         sleep(deadline).await; // for the requests that are still to be written
@@ -725,6 +743,7 @@ async fn watch(
         () = closed => return,
         reason = silence(&connection, deadline) => connection.close(reason),
         () = abandoned => connection.close("all handles were dropped"),
+        never = connection.outbox.keep_line_moving(options.unpolled()) => match never {},
     }
     run.abort();
 }

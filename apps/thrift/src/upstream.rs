@@ -40,15 +40,6 @@ const FIRST_REST: Duration = Duration::from_millis(100);
 /// and one that is up again is used after that time.
 const LONGEST_REST: Duration = Duration::from_secs(5);
 
-/// How long a place waits at least for a caller that does not poll its future: to take the place that it
-/// has got, or the answer to its call. A task that is ready is polled sooner, unless its runtime is very
-/// busy; then, a server that gets one call at a time gets another one each time.
-const UNPOLLED: Duration = Duration::from_millis(100);
-
-/// The time between two looks for such places is no shorter, if the deadline is next to nothing: the
-/// resolution of Tokio's timers.
-const SHORTEST_LOOK: Duration = Duration::from_millis(1);
-
 /// Why there is no connection if nothing runs the attempts any more.
 pub(crate) const SHUT_DOWN: &str = "the runtime of the pool has shut down";
 
@@ -330,7 +321,7 @@ impl Upstream {
                 }
                 let passed = on_this.since.map_or(Duration::MAX, |since| since.elapsed());
                 if !is_free {
-                    let after = UNPOLLED.min(self.options.deadline / 8).max(SHORTEST_LOOK);
+                    let after = self.options.unpolled();
                     let unpolled = self.unpolled.load(Relaxed);
                     is_free = passed >= after && on_this.occupied.saturating_sub(unpolled) < open;
                     *look_again = (!is_free).then(|| Instant::now() + after);

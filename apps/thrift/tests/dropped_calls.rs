@@ -1,19 +1,22 @@
-//! Calls whose callers give up before the deadline, for example with a time limit of their own. A
-//! call that was sent is judged as if its caller had waited.
+//! Calls whose callers give up before the deadline, for example with a time limit of their own, or do
+//! not poll them. A call that was sent is judged as if its caller had waited.
 
 mod common;
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use common::{Gate, LONG, Server, answers, millis, nothing_left, reply, request, scripted, within};
+use futures::poll;
 use thrift_demux::demo::Serve;
 use thrift_demux::{Client, Error, Options, Pool, Settings};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc};
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, sleep_until, timeout};
 
 /// A server that answers some requests, and how many it got.
@@ -346,4 +349,46 @@ async fn a_server_that_is_well_again_gets_more_calls_though_all_that_wait_come_t
     };
     timeout(LONG, recovered).await.expect("it gets one call at a time for ever");
     calling.abort();
+}
+
+/// As `Buffered` does while its consumer is busy.
+#[tokio::test]
+async fn a_call_that_waits_for_room_and_is_not_polled_holds_up_no_others() {
+    let is_reading = Arc::new(Notify::new());
+    let starts = Arc::clone(&is_reading);
+    let (address, _) = scripted(move |socket, number| {
+        let starts = Arc::clone(&starts);
+        async move {
+            starts.notified().await;
+            answers(socket, number).await;
+        }
+    })
+    .await;
+    let client = Client::connect(address, Options::default()).await.unwrap();
+    let mut calls = JoinSet::new();
+    let call = |text: String| {
+        let client = client.clone();
+        async move { client.echo(text).await }
+    };
+    // More than the sockets and the queue take.
+    for _ in 0..32 {
+        calls.spawn(call("x".repeat(1 << 20)));
+    }
+    let all_wait = async || {
+        for _ in 0..100 {
+            yield_now().await;
+        }
+    };
+    all_wait().await;
+    let mut unpolled = pin!(call("unpolled".to_owned()));
+    assert!(poll!(&mut unpolled).is_pending());
+    for _ in 0..3 {
+        calls.spawn(call("x".to_owned()));
+    }
+    all_wait().await;
+    is_reading.notify_one();
+    while let Some(answer) = timeout(LONG, calls.join_next()).await.expect("they wait for it") {
+        assert_eq!(answer.unwrap().unwrap(), "an answer");
+    }
+    assert_eq!(timeout(LONG, unpolled).await.unwrap().unwrap(), "an answer");
 }
