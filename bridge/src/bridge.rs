@@ -123,7 +123,8 @@ impl Bridge {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped before it completes, the item may have been published.
+    /// If the future is dropped before it completes, the item may have been published. One that is
+    /// neither polled nor dropped keeps its place in the [window](Builder::publish_window).
     pub async fn publish(&self, key: &str, item: impl Into<Bytes>) -> Result<(), PublishError> {
         let Inner { hub, shared, publisher, .. } = &*self.0;
         if hub.is_closed() {

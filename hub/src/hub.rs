@@ -167,7 +167,9 @@ where
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped before it completes, the item is not published.
+    /// If the future is dropped before it completes, the item is not published. A future that has waited
+    /// for room, and is neither polled nor dropped, keeps the room that it has been given, as with the
+    /// channels of tokio.
     pub async fn publish(&self, key: K, item: V) -> Result<(), PublishError<K, V>> {
         let shared = self.shared();
         match shared.room.try_acquire() {
