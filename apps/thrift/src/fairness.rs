@@ -5,73 +5,263 @@
 //! client gets one, and a call of a few megabytes would hold a thread for a tenth of a second.
 //!
 //! 1. Connections take turns: so many calls of one are polled for the first time, and then as many of
-//!    another one. Longer calls count as several, so that a turn has 16 KiB at most.
-//! 2. A call that is longer than a turn is polled for the first time on a blocking thread, which the
-//!    system schedules beside those of the runtime. There is one less at a time than there are
-//!    processors. Connections take turns at them, too.
+//!    another one. Longer calls count as several, so that a turn has 4 KiB at most.
+//! 2. A call that is longer than a turn is polled for the first time on another thread, which the system
+//!    schedules beside those of the runtime. There is one such thread less than there are processors. They
+//!    are not the runtime's threads for blocking work, because a service may use all of those.
+//! 3. The next long call is that of the connection which has used these threads least, counting what the
+//!    call is expected to take. So a connection with few calls, or quick ones, waits for those that are
+//!    running, and not for all that wait. This is fair queueing as in Demers, Keshav and Shenker,
+//!    "Analysis and Simulation of a Fair Queueing Algorithm" (1989), except that the time which a call has
+//!    taken replaces the expected one when it is known.
 
+use std::collections::BTreeMap;
 use std::future::{self, Future};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::thread;
+use std::time::{Duration, Instant};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::{JoinSet, spawn_blocking};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// How many short calls of a connection are started at a time. With fewer than eight, a connection whose
 /// calls are short is woken for nearly each of them.
 const STARTED: usize = 8;
 
-/// The bytes of a turn. Decoding took 20 to 40 ns for a byte of many small elements, so this is half a
-/// millisecond or so. To pass a call to another thread and back takes some ten microseconds.
-const TURN: usize = 16 << 10;
+/// The bytes of a turn. Decoding takes 20 to 170 ns for a byte of many small elements, so this is half a
+/// millisecond or so. To pass a call to another thread and back takes some ten microseconds, which is more
+/// than shorter calls should pay.
+const TURN: usize = 4 << 10;
 
 /// The bytes of a call that counts as one of `STARTED`.
 const SHORT: usize = TURN / STARTED;
 
-/// The blocking threads that the long calls of a server may use at a time.
-#[derive(Debug, Clone)]
+/// What a byte of a long call is expected to take.
+const EXPECTED: Duration = Duration::from_nanos(40);
+
+fn expected(bytes: usize) -> Duration {
+    EXPECTED.saturating_mul(u32::try_from(bytes).unwrap_or(u32::MAX))
+}
+
+/// A long call that is to be polled for the first time.
+struct Job {
+    /// What its connection has used before.
+    start: Duration,
+    expected: Duration,
+    used: Arc<Used>,
+    begin: Box<dyn FnOnce() + Send>,
+}
+
+/// How much the long calls of a connection have used, on the clock of `Line::now`.
+#[derive(Debug, Default)]
+struct Used(Mutex<Duration>);
+
+impl Used {
+    fn lock(&self) -> MutexGuard<'_, Duration> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// When a job is next: what its connection will have used, and a number, because others may be equal.
+type Order = (Duration, u64);
+
+/// Long calls that wait for a thread.
+#[derive(Default)]
+struct Line {
+    jobs: BTreeMap<Order, Job>,
+    numbers: u64,
+    running: u32,
+    /// What a connection would have used that had always had its share. Otherwise one that had no calls
+    /// for a while, or is new, could keep the others out.
+    ///
+    /// It counts expected times: if it counted what calls have taken, those that take longer than
+    /// expected, and have waited, would soon be before a short one that has just come.
+    now: Duration,
+    /// How many threads there are, and how many of them wait.
+    threads: usize,
+    idle: usize,
+    is_closed: bool,
+}
+
+impl Line {
+    fn push(&mut self, bytes: usize, used: &Arc<Used>, begin: Box<dyn FnOnce() + Send>) -> Order {
+        let expected = expected(bytes);
+        let start = {
+            let mut used = used.lock();
+            let start = (*used).max(self.now);
+            *used = start + expected;
+            start
+        };
+        self.numbers += 1;
+        let order = (start + expected, self.numbers);
+        self.jobs.insert(order, Job { start, expected, used: Arc::clone(used), begin });
+        order
+    }
+
+    fn pop(&mut self) -> Option<Job> {
+        let (_, job) = self.jobs.pop_first()?;
+        self.now = self.now.max(job.start); // no connection that waits has used less
+        self.running += 1;
+        Some(job)
+    }
+
+    /// Notes how long a job has taken.
+    fn done(&mut self, expected: Duration, used: &Used, taken: Duration) {
+        let waiting = u32::try_from(self.jobs.len()).unwrap_or(u32::MAX);
+        self.now += taken.min(expected) / self.running.saturating_add(waiting).max(1);
+        self.running = self.running.saturating_sub(1);
+        let mut used = used.lock();
+        *used = used.saturating_sub(expected) + taken;
+    }
+}
+
+/// What the threads share.
+struct Shared {
+    line: Mutex<Line>,
+    has_work: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a job.
+    fn run(&self, Job { expected, used, begin, .. }: Job) {
+        let start = Instant::now();
+        let _ = catch_unwind(AssertUnwindSafe(begin)); // its panic ends this call only
+        let taken = start.elapsed();
+        self.lock().done(expected, &used, taken);
+    }
+
+    /// Runs jobs until the server has ended.
+    fn work(&self) {
+        loop {
+            let mut line = self.lock();
+            let job = loop {
+                if line.is_closed {
+                    return;
+                }
+                if let Some(job) = line.pop() {
+                    break job;
+                }
+                line.idle += 1;
+                line = self.has_work.wait(line).unwrap_or_else(PoisonError::into_inner);
+                line.idle -= 1;
+            };
+            drop(line);
+            self.run(job);
+        }
+    }
+}
+
+/// Dropped when nothing can add a long call any more.
+struct Open(Arc<Shared>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.lock().is_closed = true;
+        self.0.has_work.notify_all();
+    }
+}
+
+/// The threads for the long calls of a server. They are started when they are needed, and end with it.
+#[derive(Clone)]
 pub(crate) struct Threads {
-    count: usize,
-    free: Arc<Semaphore>,
+    most: usize,
+    runtime: Handle,
+    open: Arc<Open>,
 }
 
 impl Threads {
-    /// One less than there are processors, and at least one.
+    /// One thread less than there are processors, and at least one.
     pub(crate) fn new() -> Self {
         let processors = thread::available_parallelism().map_or(1, usize::from);
         Self::of((processors - 1).clamp(1, Semaphore::MAX_PERMITS))
     }
 
-    fn of(count: usize) -> Self {
-        Self { count, free: Arc::new(Semaphore::new(count)) }
+    fn of(most: usize) -> Self {
+        let shared = Shared { line: Mutex::default(), has_work: Condvar::new() };
+        Self { most, runtime: Handle::current(), open: Arc::new(Open(Arc::new(shared))) }
+    }
+
+    /// Adds a job. It is removed when the returned value is dropped, unless it has begun.
+    fn add(&self, bytes: usize, used: &Arc<Used>, begin: Box<dyn FnOnce() + Send>) -> Waiting {
+        let shared = &self.open.0;
+        let mut line = shared.lock();
+        let order = line.push(bytes, used, begin);
+        let waiting = Waiting { threads: self.clone(), order };
+        if line.idle > 0 || line.threads >= self.most {
+            drop(line);
+            shared.has_work.notify_one();
+            return waiting;
+        }
+        line.threads += 1;
+        drop(line);
+        let (runtime, work) = (self.runtime.clone(), Arc::clone(shared));
+        let thread = thread::Builder::new().name("thrift-long-calls".to_owned()).spawn(move || {
+            let _entered = runtime.enter(); // calls may spawn tasks and create timers
+            work.work();
+        });
+        if thread.is_err() {
+            // The system has no more threads. If there is none at all, this one does the work.
+            let mut line = shared.lock();
+            line.threads -= 1;
+            let job = if line.threads == 0 { line.pop() } else { None };
+            drop(line);
+            if let Some(job) = job {
+                shared.run(job);
+            }
+        }
+        waiting
+    }
+}
+
+/// A job that may still wait for a thread.
+struct Waiting {
+    threads: Threads,
+    order: Order,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let job = self.threads.open.0.lock().jobs.remove(&self.order);
+        drop(job); // when the lock is released
     }
 }
 
 /// The turns of a connection.
 pub(crate) struct Turns {
     started: Arc<Semaphore>,
-    /// Long calls of the connection that use a thread, or are next. If no other connection has long
-    /// calls, they may use all threads.
-    long: Arc<Semaphore>,
+    long: Arc<Long>,
+}
+
+/// The long calls of a connection.
+pub(crate) struct Long {
     threads: Threads,
+    used: Arc<Used>,
+    /// Permits for those that are running, or may be next. If no other connection has long calls, they
+    /// may use all threads.
+    turns: Semaphore,
 }
 
 impl Turns {
     pub(crate) fn new(threads: &Threads) -> Self {
-        let started = Arc::new(Semaphore::new(STARTED));
-        let long = Arc::new(Semaphore::new(threads.count));
-        Self { started, long, threads: threads.clone() }
+        let (threads, turns) = (threads.clone(), Semaphore::new(threads.most));
+        let long = Arc::new(Long { threads, used: Arc::default(), turns });
+        Self { started: Arc::new(Semaphore::new(STARTED)), long }
     }
 
     /// Waits for the turn of a call of so many bytes. A long call waits when it is spawned, so that the
     /// calls behind it do not wait for it.
     pub(crate) async fn next(&self, bytes: usize) -> Turn {
         if bytes > TURN {
-            let [own, all] = [&self.long, &self.threads.free].map(Arc::clone);
-            return Turn::Long { own, all };
+            return Turn::Long { bytes, of: Arc::clone(&self.long) };
         }
         // At most `STARTED`. The semaphore is never closed.
         let count = u32::try_from(bytes.div_ceil(SHORT).max(1)).unwrap_or(u32::MAX);
@@ -82,7 +272,7 @@ impl Turns {
 /// The turn of a call.
 pub(crate) enum Turn {
     Short(Option<OwnedSemaphorePermit>),
-    Long { own: Arc<Semaphore>, all: Arc<Semaphore> },
+    Long { bytes: usize, of: Arc<Long> },
 }
 
 impl Turn {
@@ -96,7 +286,7 @@ impl Turn {
     ) {
         match self {
             Self::Short(turn) => calls.spawn(in_turn(turn, call)),
-            Self::Long { own, all } => calls.spawn(begin_on_thread(own, all, gone, Box::pin(call))),
+            Self::Long { bytes, of } => calls.spawn(of.run(bytes, gone, Box::pin(call))),
         };
     }
 }
@@ -111,55 +301,65 @@ async fn in_turn<T>(turn: T, call: impl Future<Output = ()>) {
     .await;
 }
 
-async fn begin_on_thread(
-    own: Arc<Semaphore>,
-    all: Arc<Semaphore>,
-    gone: Option<CancellationToken>,
-    mut call: Pin<Box<impl Future<Output = ()> + Send + 'static>>,
-) {
-    let turn = async {
-        let own = own.acquire_owned().await;
-        (own, all.acquire_owned().await)
-    };
-    let gone = async {
-        match &gone {
-            Some(gone) => gone.cancelled().await,
-            None => future::pending().await,
+impl Long {
+    async fn run(
+        self: Arc<Self>,
+        bytes: usize,
+        gone: Option<CancellationToken>,
+        call: Pin<Box<impl Future<Output = ()> + Send + 'static>>,
+    ) {
+        let gone = async {
+            match gone {
+                Some(gone) => gone.cancelled_owned().await,
+                None => future::pending().await,
+            }
+        };
+        let call = tokio::select! {
+            biased;
+            () = gone => return,
+            call = self.begin(bytes, call) => call,
+        };
+        if let Some(call) = call {
+            call.await;
         }
-    };
-    let turn = tokio::select! {
-        biased;
-        () = gone => return,
-        turn = turn => turn,
-    };
-    let task = future::poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
-    let begun = spawn_blocking(move || {
-        let polled = call.as_mut().poll(&mut Context::from_waker(&task));
-        drop(turn);
-        polled.is_pending().then_some(call)
-    });
-    if let Ok(Some(call)) = begun.await {
-        call.await;
+    }
+
+    /// Polls the call for the first time. Returns it if it goes on.
+    async fn begin<F: Future<Output = ()> + Send + 'static>(
+        &self,
+        bytes: usize,
+        mut call: Pin<Box<F>>,
+    ) -> Option<Pin<Box<F>>> {
+        let _turn = self.turns.acquire().await;
+        let task = future::poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
+        let (done, result) = oneshot::channel();
+        let begin = move || {
+            let polled = call.as_mut().poll(&mut Context::from_waker(&task));
+            let _ = done.send(polled.is_pending().then_some(call));
+        };
+        let _waiting = self.threads.add(bytes, &self.used, Box::new(begin));
+        result.await.ok().flatten()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::{Sender, channel};
+    use std::sync::mpsc::{Receiver, Sender, channel};
 
     use futures::FutureExt;
-    use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-    use tokio::sync::oneshot;
     use tokio::task::yield_now;
 
     use super::*;
+
+    const LONG: usize = TURN + 1;
+    const MIB: usize = 1 << 20;
 
     fn is_ready(turn: impl Future<Output = Turn>) -> Option<Turn> {
         turn.now_or_never()
     }
 
-    #[test]
-    fn a_turn_has_eight_short_calls_or_fewer_longer_ones() {
+    #[tokio::test]
+    async fn a_turn_has_eight_short_calls_or_fewer_longer_ones() {
         let turns = Turns::new(&Threads::of(1));
         let mut short: Vec<_> = (0..8).map(|_| is_ready(turns.next(SHORT)).unwrap()).collect();
         assert!(is_ready(turns.next(0)).is_none());
@@ -171,52 +371,195 @@ mod tests {
         assert!(is_ready(turns.next(TURN)).is_some());
     }
 
-    /// Spawns a long call that sends its name, and then blocks its thread until it is released.
-    async fn spawn(
-        name: &'static str,
-        turns: &Turns,
-        calls: &mut JoinSet<()>,
-        begun: &UnboundedSender<&'static str>,
-    ) -> Sender<()> {
-        let (release, released) = channel();
-        let begun = begun.clone();
-        let call = async move {
-            let _ = begun.send(name);
-            let _ = released.recv();
-        };
-        turns.next(TURN + 1).await.spawn(calls, None, call);
-        for _ in 0..10 {
-            yield_now().await; // it waits for its turn now
+    /// Long calls that block their threads until they are released.
+    struct Calls {
+        tasks: JoinSet<()>,
+        begun: Sender<&'static str>,
+        begins: Receiver<&'static str>,
+        held: Vec<(&'static str, Sender<()>)>,
+    }
+
+    impl Calls {
+        fn new() -> Self {
+            let (begun, begins) = channel();
+            Self { tasks: JoinSet::new(), begun, begins, held: Vec::new() }
         }
-        release
+
+        async fn spawn(&mut self, name: &'static str, bytes: usize, turns: &Turns) {
+            let (release, released) = channel();
+            let begun = self.begun.clone();
+            let call = async move {
+                let _ = begun.send(name);
+                let _ = released.recv();
+            };
+            turns.next(bytes).await.spawn(&mut self.tasks, None, call);
+            self.held.push((name, release));
+            for _ in 0..10 {
+                yield_now().await; // it waits for its turn now
+            }
+        }
+
+        /// Waits until a call has begun.
+        async fn next(&mut self) -> &'static str {
+            loop {
+                if let Ok(name) = self.begins.try_recv() {
+                    return name;
+                }
+                yield_now().await;
+            }
+        }
+
+        fn release(&mut self, name: &str) {
+            self.held.retain(|(held, _)| *held != name);
+        }
+
+        /// Releases the calls as they begin. Returns their order.
+        async fn order(mut self) -> Vec<&'static str> {
+            let mut order = Vec::new();
+            while !self.held.is_empty() {
+                let name = self.next().await;
+                assert!(self.begins.try_recv().is_err(), "there is one thread");
+                self.release(name);
+                order.push(name);
+            }
+            while self.tasks.join_next().await.is_some() {}
+            order
+        }
     }
 
     #[tokio::test]
     async fn connections_take_turns_with_long_calls() {
         let threads = Threads::of(1);
         let (one, other) = (Turns::new(&threads), Turns::new(&threads));
-        let (mut calls, (begun, mut begins)) = (JoinSet::new(), unbounded_channel());
-        let mut held = Vec::new();
+        let mut calls = Calls::new();
         for (name, turns) in [("a", &one), ("b", &one), ("c", &one), ("d", &other)] {
-            held.push((name, spawn(name, turns, &mut calls, &begun).await));
+            calls.spawn(name, LONG, turns).await;
         }
-        for expected in ["a", "d", "b", "c"] {
-            assert_eq!(begins.recv().await, Some(expected));
-            assert!(begins.try_recv().is_err(), "there is one thread");
-            // Calls that are short do not wait for them.
-            assert!(is_ready(one.next(TURN)).is_some());
-            held.retain(|(name, _)| *name != expected);
+        // Calls that are short do not wait for them.
+        assert!(is_ready(one.next(TURN)).is_some());
+        assert_eq!(calls.order().await, ["a", "d", "b", "c"]);
+    }
+
+    #[tokio::test]
+    async fn a_call_does_not_wait_for_longer_ones_of_many_connections() {
+        let threads = Threads::of(1);
+        let many = [(); 5].map(|()| Turns::new(&threads));
+        let mut calls = Calls::new();
+        calls.spawn("a", MIB, &many[0]).await;
+        assert_eq!(calls.next().await, "a");
+        for (name, turns) in ["b", "c", "d"].into_iter().zip(&many[1..]) {
+            calls.spawn(name, MIB, turns).await;
         }
-        while calls.join_next().await.is_some() {}
+        calls.spawn("short", 2 * LONG, &many[4]).await;
+        calls.release("a");
+        assert_eq!(calls.order().await, ["short", "b", "c", "d"]);
     }
 
     #[tokio::test]
     async fn a_connection_may_use_all_threads() {
         let turns = Turns::new(&Threads::of(2));
-        let (mut calls, (begun, mut begins)) = (JoinSet::new(), unbounded_channel());
-        let _first = spawn("first", &turns, &mut calls, &begun).await;
-        let _second = spawn("second", &turns, &mut calls, &begun).await;
-        assert!(begins.recv().await.is_some() && begins.recv().await.is_some());
+        let mut calls = Calls::new();
+        calls.spawn("a", LONG, &turns).await;
+        calls.spawn("b", LONG, &turns).await;
+        let mut both = [calls.next().await, calls.next().await];
+        both.sort_unstable();
+        assert_eq!(both, ["a", "b"]);
+    }
+
+    /// Adds a job, as a connection would that has used so much.
+    fn push(line: &mut Line, bytes: usize, used: &Arc<Used>) -> Order {
+        line.push(bytes, used, Box::new(|| {}))
+    }
+
+    /// Runs the next job. Returns its order.
+    fn run(line: &mut Line, taken: Duration) -> Order {
+        let order = *line.jobs.first_key_value().unwrap().0;
+        let Job { expected, used, .. } = line.pop().unwrap();
+        line.done(expected, &used, taken);
+        order
+    }
+
+    #[test]
+    fn a_connection_whose_calls_take_longer_than_expected_has_fewer_of_them() {
+        let mut line = Line::default();
+        let (slow, fast) = (Arc::<Used>::default(), Arc::<Used>::default());
+        let expected = expected(LONG);
+        let (mut calls_of_slow, mut order_of_slow) = (0, push(&mut line, LONG, &slow));
+        push(&mut line, LONG, &fast);
+        for _ in 0..1000 {
+            let is_slow = *line.jobs.first_key_value().unwrap().0 == order_of_slow;
+            if is_slow {
+                run(&mut line, expected * 10);
+                order_of_slow = push(&mut line, LONG, &slow);
+                calls_of_slow += 1;
+            } else {
+                run(&mut line, expected);
+                push(&mut line, LONG, &fast);
+            }
+        }
+        assert!((80..=100).contains(&calls_of_slow), "{calls_of_slow} of 1000");
+    }
+
+    #[test]
+    fn a_short_call_does_not_wait_for_those_of_many_connections_that_take_longer_than_expected() {
+        let mut line = Line::default();
+        let many = [(); 100].map(|()| Arc::<Used>::default());
+        let mut order: Vec<_> = many.iter().map(|used| push(&mut line, MIB, used)).collect();
+        let short = Arc::default();
+        let mut waited = Vec::new();
+        for _ in 0..3 * many.len() {
+            let of_short = push(&mut line, LONG, &short);
+            for overtaken in 0.. {
+                let next = *line.jobs.first_key_value().unwrap().0;
+                if next == of_short {
+                    run(&mut line, expected(LONG));
+                    waited.push(overtaken);
+                    break;
+                }
+                let index = order.iter().position(|order| *order == next).unwrap();
+                run(&mut line, expected(MIB) * 4);
+                order[index] = push(&mut line, MIB, &many[index]);
+            }
+            let next = *line.jobs.first_key_value().unwrap().0;
+            let index = order.iter().position(|order| *order == next).unwrap();
+            run(&mut line, expected(MIB) * 4);
+            order[index] = push(&mut line, MIB, &many[index]);
+        }
+        let most = waited.iter().max().unwrap();
+        assert!(*most <= 2, "it has waited for {most} calls");
+    }
+
+    #[test]
+    fn a_long_call_is_not_overtaken_for_ever_by_shorter_ones_of_new_connections() {
+        let mut line = Line::default();
+        let long = push(&mut line, MIB, &Arc::default());
+        let mut overtaken = 0;
+        loop {
+            push(&mut line, LONG, &Arc::default());
+            if run(&mut line, expected(LONG)) == long {
+                break;
+            }
+            overtaken += 1;
+        }
+        // The two connections that have calls at any time share the thread.
+        let share = 2 * MIB / LONG;
+        assert!((share / 2..=share + 2).contains(&overtaken), "{overtaken}");
+    }
+
+    #[test]
+    fn a_connection_that_had_no_calls_for_long_has_no_claim_for_that_time() {
+        let mut line = Line::default();
+        let (busy, idle) = (Arc::<Used>::default(), Arc::<Used>::default());
+        for _ in 0..100 {
+            push(&mut line, MIB, &busy);
+            run(&mut line, expected(MIB));
+        }
+        for _ in 0..2 {
+            push(&mut line, LONG, &idle);
+        }
+        let of_busy = push(&mut line, LONG, &busy);
+        run(&mut line, expected(LONG));
+        assert_eq!(run(&mut line, expected(LONG)), of_busy);
     }
 
     #[tokio::test]
@@ -228,10 +571,10 @@ mod tests {
             begun.send(()).unwrap();
             answered.await.unwrap();
         };
-        turns.next(TURN + 1).await.spawn(&mut calls, None, call);
+        turns.next(LONG).await.spawn(&mut calls, None, call);
         begins.await.unwrap();
         // Its turn ends.
-        turns.next(TURN + 1).await.spawn(&mut calls, None, future::ready(()));
+        turns.next(LONG).await.spawn(&mut calls, None, future::ready(()));
         calls.join_next().await.unwrap().unwrap();
         assert!(calls.join_next().now_or_never().is_none());
         answer.send(()).unwrap();
@@ -240,16 +583,67 @@ mod tests {
 
     #[tokio::test]
     async fn a_long_call_of_a_client_that_is_gone_does_not_begin() {
-        let turns = Turns::new(&Threads::of(1));
-        let (mut calls, gone) = (JoinSet::new(), CancellationToken::new());
-        let (begun, mut begins) = unbounded_channel();
-        let first = spawn("first", &turns, &mut calls, &begun).await;
-        assert_eq!(begins.recv().await, Some("first"));
-        let call = async { unreachable!("it begins") };
-        turns.next(TURN + 1).await.spawn(&mut calls, Some(gone.clone()), call);
+        let threads = Threads::of(1);
+        let [one, other] = [(); 2].map(|()| Turns::new(&threads));
+        let (mut first, mut calls, gone) = (Calls::new(), JoinSet::new(), CancellationToken::new());
+        first.spawn("first", LONG, &one).await;
+        first.next().await;
+        for turns in [&one, &other] {
+            let call = async { unreachable!("it begins") };
+            turns.next(LONG).await.spawn(&mut calls, Some(gone.clone()), call);
+        }
+        for _ in 0..10 {
+            yield_now().await;
+        }
+        assert_eq!(threads.open.0.lock().jobs.len(), 1);
         gone.cancel();
+        while let Some(ended) = calls.join_next().await {
+            ended.unwrap();
+        }
+        assert!(threads.open.0.lock().jobs.is_empty());
+        first.release("first");
+        first.tasks.join_next().await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_long_call_that_panics_ends_no_thread() {
+        let turns = Turns::new(&Threads::of(1));
+        let mut calls = JoinSet::new();
+        turns.next(LONG).await.spawn(&mut calls, None, async { panic!("a test") });
         calls.join_next().await.unwrap().unwrap();
-        drop(first);
+        let mut next = Calls::new();
+        next.spawn("next", LONG, &turns).await;
+        assert_eq!(next.order().await, ["next"]);
+    }
+
+    #[tokio::test]
+    async fn long_calls_may_use_the_runtime_when_they_begin() {
+        let turns = Turns::new(&Threads::of(1));
+        let mut calls = JoinSet::new();
+        let call = async {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            tokio::spawn(yield_now()).await.unwrap();
+        };
+        turns.next(LONG).await.spawn(&mut calls, None, call);
         calls.join_next().await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_threads_end_with_the_server() {
+        let threads = Threads::of(2);
+        let shared = Arc::downgrade(&threads.open.0);
+        let turns = Turns::new(&threads);
+        let mut calls = Calls::new();
+        for name in ["a", "b"] {
+            calls.spawn(name, LONG, &turns).await;
+            calls.next().await;
+        }
+        assert_eq!(threads.open.0.lock().threads, 2);
+        calls.held.clear();
+        while calls.tasks.join_next().await.is_some() {}
+        drop((threads, turns));
+        while shared.strong_count() > 0 {
+            thread::yield_now();
+        }
     }
 }

@@ -103,7 +103,8 @@ impl Pool {
     }
 
     /// Limits the concurrent calls of [`round_robin`](Self::round_robin) per server, until their
-    /// closures have ended. The default is 1,024, the minimum 1.
+    /// closures have ended. The default is 1,024, the minimum 1. Servers that have
+    /// [retired](Self::retire) are used again.
     ///
     /// # Panics
     ///

@@ -22,8 +22,9 @@ pub trait Service: Send + Sync + 'static {
     /// most eight calls each that have not waited for anything yet, and a call of another connection
     /// waits for such turns a few times. What computes for milliseconds should run on a blocking thread.
     ///
-    /// If the message has more than 16 KiB, the future is polled on a blocking thread for the first time,
-    /// because decoding its arguments may take long.
+    /// If the message has more than 4 KiB, the future is polled for the first time on one of a few threads
+    /// for such calls, because decoding its arguments may take long. To block or to compute there delays
+    /// these calls.
     fn call(&self, request: Request) -> impl Future<Output = Result<Option<Bytes>, Error>> + Send;
 }
 

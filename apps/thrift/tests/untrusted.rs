@@ -398,7 +398,7 @@ impl Service for Computing {
     }
 }
 
-/// The server has one thread, beside those for blocking work.
+/// The server has one thread, beside those for long calls.
 #[tokio::test]
 async fn a_call_that_takes_long_to_decode_delays_no_short_one() {
     let (begun, short) = std::sync::mpsc::channel();
