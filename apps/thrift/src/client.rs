@@ -50,10 +50,10 @@ const LAST_ID: u64 = i32::MAX as u64;
 /// A deadline that cannot be represented is so far away.
 const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 
-/// How long others wait at least for a caller that does not poll its future: to take its place or the
-/// answer to its call (`upstream`), or the room for its request (`outbox`). A task that is ready is
-/// polled sooner, unless its runtime is very busy; then, a server that gets one call at a time gets
-/// another one each time, and callers lose their places in line.
+/// How long others wait for a caller that does not poll its future: so long for it to take the room for
+/// its request (`outbox`), and once or twice as long for it to take its place or the answer to its call
+/// (`upstream`). A task that is ready is polled sooner, unless its runtime is very busy; then, a server
+/// that gets one call at a time gets another one each time, and callers lose their places in line.
 const UNPOLLED: Duration = Duration::from_millis(100);
 
 /// The time that others wait is no shorter, if the deadline is next to nothing: the resolution of Tokio's

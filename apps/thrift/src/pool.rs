@@ -103,8 +103,9 @@ impl Pool {
     }
 
     /// Limits the concurrent calls of [`round_robin`](Self::round_robin) per server, until their
-    /// closures have ended. The default is 1,024, the minimum 1. Servers that have
-    /// [retired](Self::retire) are used again.
+    /// closures have ended. Those that have got their place or an answer, and are not polled, do not
+    /// count for long. The default is 1,024, the minimum 1. Servers that have [retired](Self::retire) are
+    /// used again.
     ///
     /// # Panics
     ///

@@ -15,6 +15,8 @@
 //!    woken and dropped after it is released.
 //! 3. A change of the state wakes the callers (`News`) and the sink of the server (`turns`).
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -177,8 +179,8 @@ pub(crate) struct Upstream {
     news: Arc<News>,
     health: Arc<Health>,
     lookup: Lookup,
-    /// Places whose callers have something to do, and are not polled.
-    unpolled: AtomicUsize,
+    /// Places whose callers have something to do: they have got the place, or the answer to their call.
+    unpolled: Mutex<Waits>,
     /// The number of the last failure to get any answer from the server. Changed with the state,
     /// and read without it, because each call asks.
     failed: AtomicU64,
@@ -198,7 +200,8 @@ impl Upstream {
             sink: None,
         };
         let (runtime, state) = (Handle::current(), Mutex::new(state));
-        let (health, lookup, unpolled, failed, is_retired) = Default::default();
+        let unpolled = Mutex::new(Waits::new(options.unpolled()));
+        let (health, lookup, failed, is_retired) = Default::default();
         Self {
             address,
             options,
@@ -215,6 +218,10 @@ impl Upstream {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn waits(&self) -> MutexGuard<'_, Waits> {
+        self.unpolled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the state and wakes all that wait for a change.
@@ -302,7 +309,7 @@ impl Upstream {
     /// While another server can take calls, such a place counts for a deadline: otherwise a bad server
     /// would get all closures that prepare something. It does not count for longer, nor while no other
     /// server can: it might wait for a call of another closure, and only answers open further places.
-    /// Neither does a place count for ever whose caller is not polled, such as one of several in
+    /// Neither does a place count for long whose caller is not polled, such as one of several in
     /// `Buffered`: `look_again` is set to when one may no longer count.
     pub(crate) fn poll_place(
         self: &Arc<Self>,
@@ -313,19 +320,21 @@ impl Upstream {
         let mut state = self.lock();
         let mut on_trial = None;
         match &state.link {
-            Link::Open(client, on_this) if client.is_open() && state.taken < places => {
+            Link::Open(client, on_this) if client.is_open() => {
                 let open = self.open_places(&state, client);
-                let mut is_free = on_this.occupied < open;
+                let is_free_without = |unpolled| {
+                    on_this.occupied.saturating_sub(unpolled) < open
+                        && state.taken.saturating_sub(unpolled) < places
+                };
+                let mut is_free = is_free_without(0);
+                if !is_free {
+                    is_free = is_free_without(self.waits().count_long());
+                    *look_again = (!is_free).then(|| Instant::now() + self.options.unpolled());
+                }
                 if is_free && on_this.held < open && open > 1 {
                     return Poll::Ready(client.clone());
                 }
                 let passed = on_this.since.map_or(Duration::MAX, |since| since.elapsed());
-                if !is_free {
-                    let after = self.options.unpolled();
-                    let unpolled = self.unpolled.load(Relaxed);
-                    is_free = passed >= after && on_this.occupied.saturating_sub(unpolled) < open;
-                    *look_again = (!is_free).then(|| Instant::now() + after);
-                }
                 let is_recent = passed < self.options.deadline;
                 on_trial = is_free.then(|| (client.clone(), on_this.held >= open && is_recent));
             }
@@ -344,6 +353,11 @@ impl Upstream {
             }
         }
         client.connection().outbox.poll_written(cx).map(|()| client)
+    }
+
+    /// Returns `true` if callers are not polled of which it has not returned this before.
+    pub(crate) fn has_callers_not_polled(&self) -> bool {
+        self.waits().report_long()
     }
 
     /// How many calls the server may get at a time.
@@ -539,8 +553,8 @@ impl Place {
 
     /// Notes that the caller has something to do, until the returned value is dropped.
     pub(crate) fn await_caller(&self) -> Unpolled {
-        self.server.unpolled.fetch_add(1, Relaxed);
-        Unpolled(Arc::clone(&self.server))
+        let since = self.server.waits().add();
+        Unpolled { server: Arc::clone(&self.server), since }
     }
 
     /// Changes the counts, if the connection is still that of the server.
@@ -570,11 +584,66 @@ impl Granted {
 /// What a caller gets when it is polled next; until then, its place may not count. See
 /// [`Upstream::poll_place`].
 #[derive(Debug)]
-pub(crate) struct Unpolled(Arc<Upstream>);
+pub(crate) struct Unpolled {
+    server: Arc<Upstream>,
+    /// The interval in which it began.
+    since: u64,
+}
 
 impl Drop for Unpolled {
     fn drop(&mut self) {
-        self.0.unpolled.fetch_sub(1, Relaxed);
+        self.server.waits().remove(self.since);
+    }
+}
+
+/// Counts what waits, by the interval in which it began.
+#[derive(Debug)]
+struct Waits {
+    begin: Instant,
+    interval: Duration,
+    counts: BTreeMap<u64, usize>,
+    /// Those before this interval were reported.
+    reported: u64,
+}
+
+impl Waits {
+    fn new(interval: Duration) -> Self {
+        Self { begin: Instant::now(), interval, counts: BTreeMap::new(), reported: 0 }
+    }
+
+    /// Returns the number of the interval.
+    fn now(&self) -> u64 {
+        let now = self.begin.elapsed().as_nanos() / self.interval.as_nanos().max(1);
+        u64::try_from(now).unwrap_or(u64::MAX)
+    }
+
+    /// Returns the interval in which it begins.
+    fn add(&mut self) -> u64 {
+        let now = self.now();
+        *self.counts.entry(now).or_default() += 1;
+        now
+    }
+
+    fn remove(&mut self, since: u64) {
+        if let Entry::Occupied(mut count) = self.counts.entry(since) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+
+    /// Returns how many have waited for two intervals, or between one and two.
+    fn count_long(&self) -> usize {
+        self.counts.range(..self.now().saturating_sub(1)).map(|(_, count)| count).sum()
+    }
+
+    /// Returns `true` if others than at the last call have waited for so long.
+    fn report_long(&mut self) -> bool {
+        let new = self.reported..self.now().saturating_sub(1).max(self.reported);
+        let last = self.counts.range(new).next_back().map(|(since, _)| *since);
+        self.reported = last.map_or(self.reported, |since| since + 1);
+        last.is_some()
     }
 }
 

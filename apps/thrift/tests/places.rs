@@ -143,6 +143,40 @@ async fn a_caller_that_is_not_polled_leaves_a_server_on_trial_to_others() {
     }
 }
 
+/// As `Buffered` does while its consumer is busy, with more calls than there are places.
+#[tokio::test]
+async fn callers_that_are_not_polled_leave_the_places_to_others() {
+    const PLACES: usize = 4;
+    // They get their places, or some get the answers to their calls.
+    for (calls_first, count) in [(false, PLACES), (true, PLACES), (false, 5000), (true, 50)] {
+        let (address, _) = scripted(answers).await;
+        let pool = Pool::new([address], within(LONG)).places(PLACES);
+        answered(echo(&pool)).await;
+        let called = Cell::new(0);
+        let call = async |client: Client| {
+            called.set(called.get() + 1);
+            client.echo("x").await
+        };
+        let mut unpolled = (0..count).map(|_| Box::pin(pool.round_robin(call))).collect::<Vec<_>>();
+        loop {
+            for call in &mut unpolled {
+                assert!(poll!(call).is_pending());
+            }
+            if !calls_first || called.get() == PLACES {
+                break;
+            }
+            yield_now().await;
+        }
+        for _ in 0..100 {
+            timeout(LONG / 6, answered(echo(&pool))).await.expect("it waits for them");
+        }
+        assert_eq!(called.get(), if calls_first { PLACES } else { 0 });
+        for call in unpolled {
+            answered(call).await;
+        }
+    }
+}
+
 /// Otherwise a server that answers nothing would get all calls that wait.
 #[tokio::test]
 async fn callers_that_call_at_once_reach_a_server_on_trial_one_at_a_time() {
