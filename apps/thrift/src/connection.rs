@@ -382,7 +382,10 @@ async fn answer<S: Service>(
     let (envelope, limits) = (request.message.head(), request.limits);
     let mut room = |length| held.as_mut().is_none_or(|held| held.answer(length));
     let refused = |what| Error::Refused(ApplicationErrorKind::InternalError, what);
-    let panicked = |_| Err(refused("the service panicked".to_owned()));
+    let panicked = |payload| {
+        std::mem::forget(payload); // it may panic when it is dropped
+        Err(refused("the service panicked".to_owned()))
+    };
     let done =
         AssertUnwindSafe(service.call(request)).catch_unwind().await.unwrap_or_else(panicked);
     let error = match done {

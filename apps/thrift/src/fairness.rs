@@ -17,6 +17,7 @@
 
 use std::collections::BTreeMap;
 use std::future::{self, Future};
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -134,7 +135,10 @@ impl Shared {
     /// Runs a job.
     fn run(&self, Job { expected, used, begin, .. }: Job) {
         let start = Instant::now();
-        let _ = catch_unwind(AssertUnwindSafe(begin)); // its panic ends this call only
+        // Its panic ends this call only. What it panicked with may panic when it is dropped.
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(begin)) {
+            mem::forget(payload);
+        }
         let taken = start.elapsed();
         self.lock().done(expected, &used, taken);
     }
@@ -344,6 +348,7 @@ impl Long {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::panic_any;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     use futures::FutureExt;
@@ -605,11 +610,20 @@ mod tests {
         first.tasks.join_next().await.unwrap().unwrap();
     }
 
+    /// Panics when it is dropped.
+    struct Panics;
+
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            panic!("a test");
+        }
+    }
+
     #[tokio::test]
     async fn a_long_call_that_panics_ends_no_thread() {
         let turns = Turns::new(&Threads::of(1));
         let mut calls = JoinSet::new();
-        turns.next(LONG).await.spawn(&mut calls, None, async { panic!("a test") });
+        turns.next(LONG).await.spawn(&mut calls, None, async { panic_any(Panics) });
         calls.join_next().await.unwrap().unwrap();
         let mut next = Calls::new();
         next.spawn("next", LONG, &turns).await;
