@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures::{FutureExt, StreamExt};
 use sink_test::Task;
 use stream_demux_hub::{End, Hub, Lagged, Overflow, Subscription, Terms};
+use tokio::sync::Barrier;
 use tokio::task::{JoinSet, yield_now};
 
 use crate::common::Dice;
@@ -390,10 +391,16 @@ fn subscriber_gets_what_it_publishes_while_others_leave() {
         run(workers, async {
             let hub = Hub::<u64, u64>::new();
             let mut clients = JoinSet::new();
+            let barrier = Arc::new(Barrier::new(8));
             for client in 0..8 {
-                let hub = hub.clone();
+                let (hub, barrier) = (hub.clone(), Arc::clone(&barrier));
                 clients.spawn(async move {
                     for n in 0..2_000 {
+                        // If the system lets a client wait, the others soon wait, too. Otherwise they
+                        // would publish more than there is room for.
+                        if n % 10 == 0 {
+                            barrier.wait().await;
+                        }
                         let mine = n * 8 + client;
                         let mut subscription = hub.subscribe(n % 2);
                         hub.publish(n % 2, mine).await.unwrap();
