@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_are_told_when_the_line_has_ended() {
+    fn callers_are_dropped_when_the_line_has_ended() {
         let line = InLine::new();
         let (caller, place) = oneshot::channel();
         assert!(line.push(caller).is_ok());

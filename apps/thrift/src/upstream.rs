@@ -244,8 +244,8 @@ impl Upstream {
         });
     }
 
-    /// Starts an attempt to connect. It cannot have ended, because it changes the state, which is locked
-    /// here. If it has, it never ran.
+    /// Starts an attempt to connect. An attempt that runs cannot have ended here, because it needs the
+    /// state, which is locked: one that has ended never ran.
     fn connect(self: &Arc<Self>, state: &mut State) {
         let task = self.runtime.spawn(run(Arc::clone(self)));
         state.link = Link::Connecting;
@@ -355,7 +355,7 @@ impl Upstream {
         client.connection().outbox.poll_written(cx).map(|()| client)
     }
 
-    /// Returns `true` if callers are not polled of which it has not returned this before.
+    /// Returns `true` if there are callers that are not polled, and that it has not reported before.
     pub(crate) fn has_callers_not_polled(&self) -> bool {
         self.waits().report_long()
     }
@@ -633,12 +633,13 @@ impl Waits {
         }
     }
 
-    /// Returns how many have waited for two intervals, or between one and two.
+    /// Returns how many have waited for two intervals. Some of those that have waited for one are
+    /// counted, too.
     fn count_long(&self) -> usize {
         self.counts.range(..self.now().saturating_sub(1)).map(|(_, count)| count).sum()
     }
 
-    /// Returns `true` if others than at the last call have waited for so long.
+    /// Returns `true` if some of those that `count_long` counts were not reported before.
     fn report_long(&mut self) -> bool {
         let new = self.reported..self.now().saturating_sub(1).max(self.reported);
         let last = self.counts.range(new).next_back().map(|(since, _)| *since);

@@ -422,6 +422,27 @@ async fn a_call_that_takes_long_to_decode_delays_no_short_one() {
     server.stop().await;
 }
 
+/// A service may use all threads that the runtime has for blocking work.
+#[test]
+fn a_long_call_needs_no_blocking_thread_of_the_runtime() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(1)
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let blocking = tokio::task::spawn_blocking(move || released.recv());
+        let server = Server::start(example(), Settings::default()).await;
+        let mut client = TcpStream::connect(server.address).await.unwrap();
+        client.write_all(&call("echo", 1, &"x".repeat(20_000))).await.unwrap();
+        assert_eq!(answer(&mut client).await.kind, TMessageType::Reply);
+        drop((client, release));
+        assert!(blocking.await.unwrap().is_err());
+        server.stop().await;
+    });
+}
+
 async fn all_dropped(held: &mut mpsc::UnboundedReceiver<Held>, count: usize) {
     for _ in 0..count {
         let Held { mut release, .. } = timeout(LONG, held.recv()).await.unwrap().unwrap();
