@@ -585,6 +585,24 @@ mod tests {
         assert_eq!(run(&mut line, expected(LONG)), of_busy);
     }
 
+    #[test]
+    fn a_connection_that_was_alone_does_not_make_up_for_what_it_has_used() {
+        let mut line = Line::default();
+        let (busy, new) = (Arc::<Used>::default(), Arc::<Used>::default());
+        for _ in 0..100 {
+            push(&mut line, MIB, &busy);
+            run(&mut line, expected(MIB) * 10);
+        }
+        let of_busy = push(&mut line, MIB, &busy);
+        let mut overtaken = 0;
+        push(&mut line, MIB, &new);
+        while run(&mut line, expected(MIB)) != of_busy {
+            push(&mut line, MIB, &new);
+            overtaken += 1;
+        }
+        assert!(overtaken <= 10, "{overtaken}"); // as much as its last call has taken
+    }
+
     #[tokio::test]
     async fn a_long_call_goes_on_after_it_has_waited() {
         let turns = Turns::new(&Threads::of(1));
