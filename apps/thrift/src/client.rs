@@ -170,7 +170,7 @@ impl Connection {
         self.outbox.end();
     }
 
-    /// Notes an answer that cannot be read. A server that gets one call at a time, and answers it
+    /// Notes an answer that nobody can read. A server that gets one call at a time, and answers it
     /// with garbage, has failed: a pool uses another connection. Other calls continue.
     fn unreadable(&self, call: &Running, what: &str) {
         self.unreadable.fetch_add(1, Relaxed);
@@ -428,9 +428,13 @@ impl Client {
             return Err(Error::Deadline(self.shared.options.deadline));
         };
         call.waiting = None;
-        let result = self.read(name, &answer?, into);
+        let answer = answer?;
+        let result = self.read(name, &answer, into);
         match &result {
-            Err(Error::Malformed(what)) => connection.unreadable(&call.running, what),
+            Err(Error::Malformed(what)) if answer.name != name || !answer.is_well_formed() => {
+                connection.unreadable(&call.running, what);
+            }
+            // The server is not judged by what this caller expects.
             _ => call.running.answered(),
         }
         result

@@ -1,11 +1,16 @@
 //! Whether a server is good. It is judged by its answers to calls, and by nothing else that it
 //! sends.
 //!
-//! 1. An answer is good if it arrives within a deadline after its call got its place, and can be read.
-//!    A call fails if it has no answer then, or one that cannot be read. A call that was sent and whose future has
-//!    ended before is judged in the same way (`unanswered`), but its answer is not read. So a server
-//!    is not judged by how long calls have waited for it: otherwise one that has hung, and for which
-//!    many wait, would fail each of them, and get one at a time, as long as more calls come.
+//! 1. An answer is good if it arrives within a deadline after its call got its place, and is well-formed.
+//!    A call fails if it has no answer then, or one that is not. A call that was sent and whose future
+//!    has ended before is judged in the same way (`unanswered`), but its answer is not read. So a server
+//!    is judged neither by how long calls have waited for it, nor by what its callers expect: otherwise
+//!    one that has hung, and for which many wait, would fail each of them, and get one at a time, as
+//!    long as more calls come; and a caller with another version of the IDL would close the places of
+//!    all others. That an answer has no result, as when a service returned null, or exceeds the limits
+//!    of strings and containers, says as little as an exception. Finagle, too, counts each answer as a
+//!    success unless it is told otherwise
+//!    (<https://twitter.github.io/finagle/docs/com/twitter/finagle/param/ResponseClassifier.html>).
 //! 2. A good answer opens a place for [`Pool::round_robin`](crate::Pool::round_robin), and a failed
 //!    call closes its place and all but a few of those that are free. At least one stays open. Thus
 //!    a server that fails more calls than it answers gets one call at a time.

@@ -2,7 +2,7 @@
 
 use thrift::protocol::{
     TBinaryInputProtocol, TBinaryOutputProtocol, TCompactInputProtocol, TCompactOutputProtocol,
-    TInputProtocol, TMessageIdentifier, TMessageType, TOutputProtocol,
+    TInputProtocol, TMessageIdentifier, TMessageType, TOutputProtocol, TType,
 };
 use thrift::{ApplicationError, ProtocolErrorKind, TConfiguration};
 use tokio_util::bytes::Bytes;
@@ -107,6 +107,14 @@ impl Message {
     /// Decodes the struct, within `limits`.
     pub fn read<T: Wire>(&self, limits: &Limits) -> Result<T, Error> {
         Ok(self.with(limits, |from| T::read(from))?)
+    }
+
+    /// Returns `true` if it is an answer whose body is a struct, whatever its fields are. Its strings and
+    /// containers may be longer than a reader takes.
+    pub(crate) fn is_well_formed(&self) -> bool {
+        let limits = Limits { frame: usize::MAX, container: usize::MAX, string: usize::MAX };
+        matches!(self.kind, TMessageType::Reply | TMessageType::Exception)
+            && self.with(&limits, |from| from.skip(TType::Struct)).is_ok()
     }
 
     /// Returns the envelope, with an empty body.

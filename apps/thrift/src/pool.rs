@@ -27,9 +27,11 @@ use crate::upstream::{News, Occupied, Resting, SHUT_DOWN, Unusable, Upstream};
 /// time until it answers.
 ///
 /// A server is judged by the answers to its calls. A call that ends at its deadline, or whose answer
-/// cannot be read, closes a place of its server, and an answer in time opens one. So a server that
+/// is not well-formed, closes a place of its server, and an answer in time opens one. So a server that
 /// fails more calls than it answers gets one call at a time. If it fails even those with answers
-/// that cannot be read, it is left alone. Exceptions are answers.
+/// that are not well-formed, it is left alone. Exceptions are answers, and so are results that the
+/// caller cannot use, because they have another type, or are missing, or exceed its limits of strings
+/// and containers.
 ///
 /// A call that was sent is still with the server if its future is dropped, for example by a time
 /// limit of the caller, or has ended early because it had waited for a place. It is judged when it is

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use common::{LONG, Server, answers, millis, raw, reply, request, scripted, within};
+use common::{LONG, Server, answers, millis, options, raw, reply, request, scripted, within};
 use futures::future::join_all;
 use thrift::protocol::TMessageType;
-use thrift_demux::{Error, Options, Pool};
+use thrift_demux::{Error, Limits, Options, Pool, Protocol};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
@@ -171,11 +171,10 @@ async fn answers_with(body: &'static [u8], kind: TMessageType) -> (SocketAddr, A
     (scripted(script).await.0, calls)
 }
 
-/// The kinds of answers that cannot be read: an unknown type, an end, no result, a wrong kind.
-const UNREADABLE: [(&[u8], TMessageType); 5] = [
+/// The kinds of answers that cannot be read: an unknown type, an end, a wrong kind.
+const UNREADABLE: [(&[u8], TMessageType); 4] = [
     (&[0x0f, 0xff], TMessageType::Reply),
     (&[], TMessageType::Reply),
-    (&[0], TMessageType::Reply),
     (&[0], TMessageType::Call),
     (&[11, 0, 1, 0xff, 0xff, 0xff, 0xff], TMessageType::Exception),
 ];
@@ -248,4 +247,66 @@ async fn calls_continue_beside_an_answer_that_cannot_be_read() {
             }
         }
     }
+}
+
+/// What a service sends that returned null, and what a caller gets that has another version of the IDL.
+/// Others call the same server.
+#[tokio::test]
+async fn callers_that_cannot_use_well_formed_answers_cost_others_no_call() {
+    let (address, connections) = scripted(async |mut socket: TcpStream, _| {
+        while let Some(call) = request(&mut socket).await {
+            let answer = if call.name == "echo" || call.name == "sum" {
+                reply(&call, call.id)
+            } else {
+                raw::frame(&raw::message(
+                    call.protocol,
+                    &call.name,
+                    TMessageType::Reply,
+                    call.id,
+                    |to| {
+                        to.write_field_stop().unwrap();
+                    },
+                ))
+            };
+            if socket.write_all(&answer).await.is_err() {
+                return;
+            }
+        }
+    })
+    .await;
+    for protocol in [Protocol::Binary, Protocol::Compact] {
+        let pool = Pool::new([address], options(protocol)).places(4);
+        let before = connections.load(SeqCst);
+        for _ in 0..50 {
+            let unusable = (0..10).map(async |_| {
+                let no_result = pool.round_robin(async |client| client.later("x", 0).await).await;
+                assert!(matches!(no_result, Err(Error::Malformed(_))), "{no_result:?}");
+                let other_idl = pool.round_robin(async |client| client.sum(vec![1]).await).await;
+                assert!(matches!(other_idl, Err(Error::Malformed(_))), "{other_idl:?}");
+            });
+            let usable = (0..2).map(async |_| {
+                pool.round_robin(async |client| client.ping().await).await.unwrap();
+                let answer = pool.round_robin(async |client| client.echo("x").await).await;
+                assert_eq!(answer.unwrap(), "an answer");
+            });
+            let calls = futures::future::join(join_all(unusable), join_all(usable));
+            timeout(LONG, calls).await.expect("a call waits");
+        }
+        assert_eq!(connections.load(SeqCst), before + 1, "the server was left");
+    }
+}
+
+/// Strings of callers that take only short ones.
+#[tokio::test]
+async fn callers_that_take_less_than_the_server_sends_do_not_make_the_pool_leave_it() {
+    let (address, connections) = scripted(answers).await;
+    let limits = Limits { string: 8, ..Limits::default() };
+    let pool = Pool::new([address], Options { limits, ..Options::default() }).places(4);
+    for _ in 0..50 {
+        let calls = (0..10).map(|_| pool.round_robin(async |client| client.echo("x").await));
+        for answer in timeout(LONG, join_all(calls)).await.expect("a call waits") {
+            assert!(matches!(answer, Err(Error::Malformed(_))), "{answer:?}");
+        }
+    }
+    assert_eq!(connections.load(SeqCst), 1, "the server was left");
 }
