@@ -15,13 +15,13 @@ use std::time::Duration;
 
 use futures::Sink;
 use tokio::io::AsyncWrite;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio_util::codec::Decoder;
 use tokio_util::io::poll_write_buf;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use crate::memory::Account;
+use crate::memory::{Account, PAUSE};
 use crate::transport::Frame;
 
 const HEADER: usize = 4;
@@ -124,20 +124,44 @@ impl Decoder for Frames {
     }
 }
 
+/// The time for which nothing can be written, in steps of at most a [`PAUSE`].
+#[derive(Debug)]
+struct Blocked {
+    left: Duration,
+    step: Duration,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl Blocked {
+    fn new(within: Duration) -> Self {
+        let step = PAUSE.min(within);
+        Self { left: within, step, timer: Box::pin(sleep(step)) }
+    }
+
+    /// Ends a step if its time is over, however long ago that was.
+    fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        ready!(self.timer.as_mut().poll(cx));
+        self.left = self.left.saturating_sub(self.step);
+        self.step = PAUSE.min(self.left);
+        self.timer.as_mut().reset(Instant::now() + self.step);
+        Poll::Ready(())
+    }
+}
+
 /// Ends a connection whose client does not read: after a time-out, or when others need its memory.
 #[derive(Debug)]
 struct Reader {
     account: Account,
     within: Duration,
     /// Is set while nothing can be written.
-    timer: Option<Pin<Box<Sleep>>>,
+    blocked: Option<Blocked>,
     ended: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
 impl Reader {
     fn new(account: Account, within: Duration) -> Self {
         let ended = Box::pin(account.ended().clone().cancelled_owned());
-        Self { account, within, timer: None, ended }
+        Self { account, within, blocked: None, ended }
     }
 
     /// Passes the result of a write on.
@@ -147,17 +171,17 @@ impl Reader {
         written: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if written.is_ready() {
-            if self.timer.take().is_some() {
+            if self.blocked.take().is_some() {
                 self.account.set_blocked(false);
             }
             return written;
         }
-        let Self { account, within, timer, ended } = self;
-        let timer = timer.get_or_insert_with(|| {
+        let Self { account, within, blocked, ended } = self;
+        let blocked = blocked.get_or_insert_with(|| Blocked::new(*within));
+        while !blocked.left.is_zero() && blocked.poll_step(cx).is_ready() {
             account.set_blocked(true);
-            Box::pin(sleep(*within))
-        });
-        if timer.as_mut().poll(cx).is_ready() {
+        }
+        if blocked.left.is_zero() {
             account.end_stalled(*within);
         }
         ended.as_mut().poll(cx).map(|()| Err(account.end_error()))
@@ -260,11 +284,14 @@ impl<W: AsyncWrite> Sink<Frame> for Writer<W> {
 mod tests {
     use futures::{FutureExt, SinkExt};
     use tokio::io::AsyncReadExt;
+    use tokio::task::yield_now;
+    use tokio::time::advance;
     use tokio_util::sync::CancellationToken;
     use tokio_util::task::TaskTracker;
 
     use super::*;
-    use crate::connection::{Owed, Peer};
+    use crate::connection::{Activity, Owed, Peer};
+    use crate::memory::Memory;
 
     /// Decodes all frames of `sent`, which arrives in chunks of `cut` bytes.
     fn read(longest: usize, sent: &[u8], cut: usize) -> Vec<Bytes> {
@@ -364,6 +391,48 @@ mod tests {
         assert_eq!(permits.available_permits(), 1);
         assert_eq!(sent[HEADER..], vec![1; 1 << 18]);
         assert!(writer.together.capacity() <= KEPT);
+    }
+
+    /// Lets time pass in one go, as if the process had been stopped, and runs what is woken.
+    async fn stop_for(time: Duration) {
+        advance(time).await;
+        for _ in 0..5 {
+            yield_now().await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_the_time_that_a_connection_has_tried_to_write_counts() {
+        const WITHIN: Duration = Duration::from_secs(30);
+
+        let account = Memory::new(1 << 20, 1 << 22, 1 << 20).account(Activity::default());
+        let (to, mut from) = tokio::io::duplex(1000);
+        let mut writer = Writer::new(to, 1 << 20).watch(account.clone(), WITHIN);
+        writer.feed(Bytes::from(vec![1; 1 << 18]).into()).await.unwrap();
+        let writing = tokio::spawn(async move { writer.flush().await });
+        // A client that reads.
+        for _ in 0..10 {
+            stop_for(PAUSE / 2).await;
+            from.read_exact(&mut [0; 500]).await.unwrap();
+            stop_for(2 * WITHIN).await;
+            assert!(!account.is_paused());
+        }
+        // Now it does not.
+        for _ in 0..3 {
+            stop_for(2 * WITHIN).await;
+            assert!(account.is_paused() && !account.ended().is_cancelled());
+        }
+        from.read_exact(&mut [0; 500]).await.unwrap();
+        stop_for(Duration::ZERO).await;
+        assert!(!account.is_paused());
+        let mut steps = 0;
+        while !account.ended().is_cancelled() {
+            stop_for(PAUSE).await;
+            steps += 1;
+        }
+        assert_eq!(steps * PAUSE, WITHIN);
+        let error = writing.await.unwrap().unwrap_err();
+        assert_eq!(error.to_string(), "the client read no answers for 30s");
     }
 
     #[test]

@@ -14,17 +14,18 @@
 //! 5. An answer that is longer than its call never waits, because it exists already: it gets room
 //!    from a part reserved for answers, which is shared by rule 3, or the call is refused.
 //! 6. Before an answer is refused, and while a frame waits for room, connections that hold more are
-//!    closed if they wait for their clients: the client has read nothing, or has sent next to
-//!    nothing of a frame, for [`PAUSE`]. The greediest is first.
+//!    closed if they wait for their clients: the client has read nothing for one [`PAUSE`], or has sent
+//!    next to nothing of a frame in two. The greediest is first. A connection notes this itself, when
+//!    it has tried once more, so that it does not matter how long the process was stopped.
 //! 7. Each connection has [`OWN`] bytes that no other connection can use. Small calls continue when
 //!    the shared room is used up.
 
 use std::collections::HashMap;
 use std::io;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::timeout;
@@ -49,7 +50,9 @@ pub(crate) const OWN: usize = 64 * 1024;
 pub(crate) const LITTLE: usize = 16 * 1024;
 
 /// How long a client must have read nothing before its connection is closed in favour of others. A
-/// client that reads makes progress once in a round trip, which is rarely as long.
+/// client that reads makes progress once in a round trip, which is rarely as long. Time limits for clients
+/// are counted in these steps: if a step took longer than it should, because the process was stopped or
+/// is very busy, the client is not to blame.
 pub(crate) const PAUSE: Duration = Duration::from_millis(250);
 
 /// Returns what a call of `length` bytes is charged: for itself and an answer of the same length.
@@ -120,7 +123,7 @@ impl All {
         for other in shares.greedier(id, more) {
             let client = self.clients().get(&other).cloned();
             let Some(client) = client else { continue };
-            if let Some(reason) = client.paused(PAUSE) {
+            if let Some(reason) = client.paused() {
                 client.end(io::ErrorKind::QuotaExceeded, reason.to_owned());
                 self.calls.write_off(other);
                 self.answers.write_off(other);
@@ -134,10 +137,10 @@ impl All {
 /// What a connection waits for its client to do.
 #[derive(Debug, Default)]
 struct Client {
-    /// Since when nothing could be written, while something is to be.
-    blocked: Mutex<Option<Instant>>,
-    /// Since when little has arrived of a frame that has arrived in part.
-    awaited: Mutex<Option<Instant>>,
+    /// It has read nothing for a pause, while something is to be written.
+    blocked: AtomicBool,
+    /// It has sent little for two pauses, of a frame that has arrived in part.
+    awaited: AtomicBool,
     /// Why the connection is to be closed.
     reason: OnceLock<(io::ErrorKind, String)>,
     /// Cancelled when there is a reason.
@@ -146,11 +149,10 @@ struct Client {
 
 impl Client {
     /// Returns what the connection has been waiting for, as the reason to close it.
-    fn paused(&self, least: Duration) -> Option<&'static str> {
-        let has = |since: Instant| since.elapsed() >= least;
-        if lock(&self.blocked).is_some_and(has) {
+    fn paused(&self) -> Option<&'static str> {
+        if self.blocked.load(Relaxed) {
             Some("the client read no answers while others needed their memory")
-        } else if lock(&self.awaited).is_some_and(has) {
+        } else if self.awaited.load(Relaxed) {
             Some("the client sent hardly any of a frame while others needed its memory")
         } else {
             None
@@ -231,14 +233,19 @@ impl Memory {
 }
 
 impl Account {
-    /// Notes whether bytes are to be written to the client, but cannot be.
+    /// Notes whether bytes are to be written to the client, but none could be for a [`PAUSE`].
     pub(crate) fn set_blocked(&self, is_blocked: bool) {
-        *lock(&self.0.client.blocked) = is_blocked.then(Instant::now);
+        self.0.client.blocked.store(is_blocked, Relaxed);
     }
 
-    /// Notes whether more of a frame is awaited, but little of it arrives.
+    /// Notes whether more of a frame is awaited, but little of it has arrived in two [`PAUSE`]s.
     pub(crate) fn set_awaited(&self, is_awaited: bool) {
-        *lock(&self.0.client.awaited) = is_awaited.then(Instant::now);
+        self.0.client.awaited.store(is_awaited, Relaxed);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_paused(&self) -> bool {
+        self.0.client.paused().is_some()
     }
 
     /// Closes the connection because its client has read nothing `within` this time.
@@ -615,14 +622,12 @@ mod tests {
         let next = memory.account(Activity::default());
         let mut held = next.hold(1).now_or_never().unwrap();
         assert!(!held.answer(60_000), "there is room anyway");
-        // These clients read.
+        // This client reads.
         accounts[1].set_blocked(true);
         accounts[1].set_blocked(false);
-        accounts[2].set_blocked(true);
         assert!(!held.answer(60_000));
-        let long_ago = Instant::now().checked_sub(2 * PAUSE);
         for account in &accounts[3..5] {
-            *lock(&account.0.client.blocked) = long_ago;
+            account.set_blocked(true);
         }
         assert!(
             held.answer(60_000),
@@ -646,10 +651,11 @@ mod tests {
         assert!(greedy[1][29].is_none());
         let next = memory.account(Activity::default());
         for account in &accounts {
-            account.set_awaited(true); // just now
+            account.set_awaited(true);
+            account.set_awaited(false);
         }
         assert!(whole(&next, 100_000).now_or_never().is_none());
-        *lock(&accounts[0].0.client.awaited) = Instant::now().checked_sub(2 * PAUSE);
+        accounts[0].set_awaited(true);
         let held = whole(&next, 100_000).now_or_never().expect("it waits for the first");
         let closed = accounts.iter().filter(|of| of.ended().is_cancelled()).count();
         assert_eq!(closed, 1);

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::ops::Deref;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -187,12 +187,20 @@ impl<R: AsyncRead> AsyncRead for Inflated<R> {
     }
 }
 
-/// Runs `work` for at most what is left of a time limit, and subtracts what it took.
+/// Runs `work` for at most what is left of a time limit, and subtracts what it took, in steps of at most
+/// a [`PAUSE`]. A step that took longer counts as one.
 async fn spend<T>(left: &mut Duration, work: impl Future<Output = T>) -> Option<T> {
-    let start = Instant::now();
-    let done = timeout(*left, work).await;
-    *left = left.saturating_sub(start.elapsed());
-    done.ok()
+    let mut work = pin!(work);
+    loop {
+        let (start, step) = (Instant::now(), PAUSE.min(*left));
+        let done = timeout(step, &mut work).await;
+        *left -= start.elapsed().min(step);
+        match done {
+            Ok(done) => return Some(done),
+            Err(_) if left.is_zero() => return None,
+            Err(_) => {}
+        }
+    }
 }
 
 /// Reads the next part of a frame, and notes when little of it arrives.
@@ -200,15 +208,13 @@ async fn next_part<R: AsyncRead + Unpin>(
     parts: &mut FramedRead<R, Frames>,
     account: &Account,
 ) -> io::Result<Option<Part>> {
-    let mut is_awaited = false;
+    let mut pauses = 0;
     loop {
         let before = parts.decoder().received();
         let part = timeout(PAUSE, parts.try_next()).await;
-        let has_paused = part.is_err() && parts.decoder().received() < before + LITTLE;
-        if has_paused != is_awaited {
-            account.set_awaited(has_paused);
-            is_awaited = has_paused;
-        }
+        let is_little = part.is_err() && parts.decoder().received() < before + LITTLE;
+        pauses = if is_little { pauses + 1 } else { 0 };
+        account.set_awaited(pauses >= 2);
         if let Ok(part) = part {
             return part;
         }
@@ -330,8 +336,41 @@ mod tests {
     use futures::FutureExt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::task::unconstrained;
+    use tokio::time::advance;
 
     use super::*;
+    use crate::connection::Activity;
+    use crate::memory::Memory;
+
+    /// The rest of a frame arrives while the process is stopped.
+    #[tokio::test(start_paused = true)]
+    async fn only_the_time_that_a_connection_has_tried_to_read_counts() {
+        const WITHIN: Duration = Duration::from_secs(30);
+
+        let account = Memory::new(1 << 20, 1 << 22, 1 << 20).account(Activity::default());
+        let framing = Framing::held(1 << 20, account.clone(), WITHIN);
+        let (mut client, socket) = tokio::io::duplex(64 * 1024);
+        let mut incoming = Transport::framed(socket, Vec::new(), framing).incoming;
+        let bytes = vec![1; 200_000];
+        let frame = [&200_000_u32.to_be_bytes()[..], &bytes].concat();
+        for _ in 0..10 {
+            // The clock does not go on by itself while the client has something to do.
+            for part in frame.chunks(50_000) {
+                assert!(incoming.next().now_or_never().is_none());
+                client.write_all(part).await.unwrap();
+                advance(2 * WITHIN).await;
+            }
+            let received = incoming.next().await.unwrap().unwrap();
+            assert_eq!(received[..], bytes);
+            assert!(!account.is_paused());
+        }
+        client.write_all(&frame[..50_000]).await.unwrap();
+        let begin = Instant::now();
+        let error = incoming.next().await.unwrap().unwrap_err();
+        assert_eq!(error.to_string(), "a frame of 200000 bytes took longer than 30s");
+        assert!(account.is_paused());
+        assert_eq!(begin.elapsed().as_secs(), WITHIN.as_secs());
+    }
 
     /// What inflates well costs little to send, and must not hold a thread.
     #[tokio::test]
