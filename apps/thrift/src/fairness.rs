@@ -35,8 +35,8 @@ use tokio_util::sync::CancellationToken;
 const STARTED: usize = 8;
 
 /// The bytes of a turn. Decoding took 20 ns for a byte of empty maps, and a call of `count` 170 ns for a
-/// byte of words of three letters, so this is half a millisecond or so. To pass a call to another thread and back takes some ten microseconds, which is more
-/// than shorter calls should pay.
+/// byte of words of three letters, so this is half a millisecond or so. To pass a call to another thread
+/// and back takes some ten microseconds, which is more than shorter calls should pay.
 const TURN: usize = 4 << 10;
 
 /// The bytes of a call that counts as one of `STARTED`.

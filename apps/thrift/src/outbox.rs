@@ -187,11 +187,16 @@ impl<'a> InLine<'a> {
             drop(left);
             return Found::Room(Admitted { frame, room: taken });
         }
+        let mut previous = None; // dropped without the lock
         if let Some(waiting) = line.waiting.get_mut(&number) {
-            waiting.waker.clone_from(cx.waker());
+            if !waiting.waker.will_wake(cx.waker()) {
+                previous = Some(mem::replace(&mut waiting.waker, cx.waker().clone()));
+            }
             waiting.charge = self.frame.as_ref().filter(|_| is_first).map(charge);
             waiting.called = None;
         }
+        drop(queue);
+        drop(previous);
         if is_first { Found::NoRoom } else { Found::Others }
     }
 
@@ -646,6 +651,37 @@ mod tests {
         assert!(small.is_admitted().is_none(), "it overtakes the other one");
         drop(room);
         assert!(large.is_admitted().is_some() && small.is_admitted().is_some());
+    }
+
+    /// A waker that uses the queue when it is dropped, as it may if that drops a task.
+    struct Uses(Arc<Outbox>);
+
+    impl Wake for Uses {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    impl Drop for Uses {
+        fn drop(&mut self) {
+            assert!(self.0.queue.try_lock().is_ok(), "it is dropped under the lock");
+        }
+    }
+
+    #[test]
+    fn wakers_of_callers_may_use_the_queue_when_they_are_dropped() {
+        let outbox = Arc::new(Outbox::default());
+        let room = fill(&outbox);
+        let mut callers = [(); 3].map(|()| caller(&outbox, 1));
+        for _ in 0..2 {
+            for caller in &mut callers {
+                let waker = Waker::from(Arc::new(Uses(Arc::clone(&outbox))));
+                let polled = caller.future.as_mut().poll(&mut Context::from_waker(&waker));
+                assert!(polled.is_pending());
+            }
+        }
+        let [first, second, third] = callers;
+        drop(second);
+        drop(room);
+        drop((first, third));
     }
 
     #[tokio::test]
