@@ -431,7 +431,7 @@ impl Client {
         let answer = answer?;
         let result = self.read(name, &answer, into);
         match &result {
-            Err(Error::Malformed(what)) if answer.name != name || !answer.is_well_formed() => {
+            Err(Error::Malformed(what)) if !answer.is_well_formed() => {
                 connection.unreadable(&call.running, what);
             }
             // The server is not judged by what this caller expects.
@@ -446,8 +446,8 @@ impl Client {
         answer: &Message,
         into: impl FnOnce(R) -> thrift::Result<T>,
     ) -> Result<T, Error> {
-        if answer.name != name {
-            let what = format!("called {name}, but the answer is for {}", answer.name);
+        if method(&answer.name) != method(name) {
+            let what = format!("called {name:.64}, but the answer is for {:.64}", answer.name);
             return Err(Error::Malformed(what));
         }
         let limits = &self.shared.options.limits;
@@ -585,6 +585,11 @@ impl Client {
         let arrived = (&mut waiting.answer).await;
         arrived.map(|arrived| arrived.answer).map_err(|_| connection.error())
     }
+}
+
+/// Returns the name of a method without that of its service. Servers answer with or without it.
+fn method(name: &str) -> &str {
+    name.rsplit_once(SEPARATOR).map_or(name, |(_, method)| method)
 }
 
 fn closed(error: &io::Error) -> Error {

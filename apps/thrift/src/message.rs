@@ -11,8 +11,12 @@ use crate::error::Error;
 use crate::guard::{Guard, Source};
 use crate::limited::Limited;
 
-/// Maximal length of a method name.
+/// Maximal length of a method name, with the name of its service.
 const LONGEST_NAME: usize = 1024;
+
+fn longest_name(limits: &Limits) -> usize {
+    LONGEST_NAME.min(limits.string)
+}
 
 /// A struct that a message can hold. The Thrift compiler generates both methods for each struct,
 /// but implements `TSerializable` only for those named in the IDL.
@@ -41,7 +45,8 @@ pub struct Limits {
     pub frame: usize,
     /// Elements of a list, set or map.
     pub container: usize,
-    /// Bytes of a string or binary.
+    /// Bytes of a string or binary. The name of a method, with that of its service, may have as many, and
+    /// at most 1,024.
     pub string: usize,
 }
 
@@ -85,7 +90,7 @@ impl Message {
         };
         let source = Source::new(frame);
         let config = TConfiguration::builder()
-            .max_string_size(Some(LONGEST_NAME.min(limits.string).min(frame.len())))
+            .max_string_size(Some(longest_name(limits).min(frame.len())))
             .build()?;
         let head = match protocol {
             Protocol::Binary => {
@@ -149,6 +154,11 @@ impl Message {
         id: i32,
         value: &impl Wire,
     ) -> Result<Bytes, Error> {
+        let longest = longest_name(limits);
+        if name.len() > longest {
+            let what = format!("a method name of {} bytes, more than {longest}", name.len());
+            return Err(Error::TooLarge(what));
+        }
         let within = |to: &mut dyn TOutputProtocol| value.write(&mut Limited::new(to, *limits));
         let frame = encode(protocol, name, kind, id, within).map_err(|error| match error {
             thrift::Error::Protocol(error) if error.kind == ProtocolErrorKind::SizeLimit => {

@@ -30,8 +30,8 @@ use crate::upstream::{News, Occupied, Resting, SHUT_DOWN, Unusable, Upstream};
 /// is not well-formed, closes a place of its server, and an answer in time opens one. So a server that
 /// fails more calls than it answers gets one call at a time. If it fails even those with answers
 /// that are not well-formed, it is left alone. Exceptions are answers, and so are results that the
-/// caller cannot use, because they have another type, or are missing, or exceed its limits of strings
-/// and containers.
+/// caller cannot use, because they have another type, are for another method, are missing, or exceed
+/// its limits of strings and containers.
 ///
 /// A call that was sent is still with the server if its future is dropped, for example by a time
 /// limit of the caller, or has ended early because it had waited for a place. It is judged when it is

@@ -1,0 +1,100 @@
+//! Callers that ask for what cannot be: what they cost the other callers.
+
+mod common;
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use common::{
+    LONG, Server, options, reply, request, scripted,
+};
+use futures::future::join_all;
+use thrift::ApplicationErrorKind;
+use thrift_demux::{Client, Error, Options, Pool, Protocol, Wire};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+const PROTOCOLS: [Protocol; 2] = [Protocol::Binary, Protocol::Compact];
+
+/// A struct without fields.
+struct Empty;
+
+impl Wire for Empty {
+    fn read(from: &mut dyn thrift::protocol::TInputProtocol) -> thrift::Result<Self> {
+        from.skip(thrift::protocol::TType::Struct).map(|()| Self)
+    }
+    fn write(&self, to: &mut dyn thrift::protocol::TOutputProtocol) -> thrift::Result<()> {
+        to.write_field_stop()
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_is_too_long_is_not_sent() {
+    let server = Server::example().await;
+    for protocol in PROTOCOLS {
+        for service in [None, Some("Demo")] {
+            let options = Options { service, ..options(protocol) };
+            let client = Client::connect(server.address, options).await.unwrap();
+            let longest = 1024 - service.map_or(0, |service| service.len() + 1);
+            let answer = client.call::<_, Empty>(&"x".repeat(longest), &Empty).await;
+            let Err(Error::Refused(ApplicationErrorKind::UnknownMethod, _)) = answer else {
+                panic!("an answer");
+            };
+            let too_long = "x".repeat(longest + 1);
+            let errors = [
+                client.call::<_, Empty>(&too_long, &Empty).await.err(),
+                client.send(&too_long, &Empty).await.err(),
+            ];
+            for error in errors {
+                let Some(Error::TooLarge(what)) = error else { panic!("{error:?}") };
+                assert_eq!(what, "a method name of 1025 bytes, more than 1024");
+            }
+            assert_eq!(client.add(2, 3).await.unwrap(), 5);
+            assert_eq!(client.closed(), None);
+        }
+    }
+    server.stop().await;
+}
+
+/// The server answers with the name of the method.
+#[tokio::test]
+async fn a_caller_may_name_the_service_in_the_method() {
+    let server = Server::example().await;
+    for protocol in PROTOCOLS {
+        let client = server.client(protocol).await;
+        client.call::<_, Empty>("Demo:ping", &Empty).await.unwrap();
+        for unknown in ["Demo:nope", "Other:ping", "Demo:Demo:ping", "Demo:", ":"] {
+            let answer = client.call::<_, Empty>(unknown, &Empty).await;
+            assert!(matches!(answer, Err(Error::Refused(..))), "{unknown}: {:?}", answer.err());
+        }
+        assert_eq!(client.closed(), None);
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn callers_that_get_answers_for_other_methods_cost_others_no_call() {
+    let (address, connections) = scripted(async |mut socket: TcpStream, _| {
+        while let Some(mut call) = request(&mut socket).await {
+            if call.name != "echo" {
+                call.name = "other".to_owned();
+            }
+            if socket.write_all(&reply(&call, call.id)).await.is_err() {
+                return;
+            }
+        }
+    })
+    .await;
+    let pool = Pool::new([address], Options::default()).places(4);
+    for _ in 0..20 {
+        let others = (0..10).map(async |_| {
+            let answer = pool.round_robin(async |client| client.later("x", 0).await).await;
+            let Err(Error::Malformed(what)) = answer else { panic!("{answer:?}") };
+            assert_eq!(what, "called later, but the answer is for other");
+        });
+        timeout(LONG, join_all(others)).await.expect("a call waits");
+        let answer = pool.round_robin(async |client| client.echo("x").await);
+        assert_eq!(timeout(LONG, answer).await.expect("the call waits").unwrap(), "an answer");
+    }
+    assert_eq!(connections.load(SeqCst), 1, "the server was left");
+}
