@@ -38,6 +38,7 @@ use crate::error::Error;
 use crate::health::{Health, InTime, Running, silence};
 use crate::message::{Limits, Message, Protocol, Wire};
 use crate::outbox::{Admitted, Flushed, Outbox, Queued, Written};
+use crate::panics::contain;
 use crate::service::SEPARATOR;
 use crate::socket;
 use crate::transport::{Frame, Transport};
@@ -290,10 +291,17 @@ struct Arrived {
     _unpolled: Option<Unpolled>,
 }
 
-/// The sink of a call: passes one answer to the waiting caller.
+/// The sink of a call: passes one answer to the waiting caller. Both that and the end wake the caller.
+/// If its waker panics, that does not end the connection.
 struct Caller {
     caller: Option<oneshot::Sender<Arrived>>,
     place: Option<Arc<Place>>,
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        contain(|| self.caller = None);
+    }
 }
 
 /// The caller was dropped, and the demux has not yet processed the end of its lease.
@@ -308,13 +316,14 @@ impl Sink<Message> for Caller {
     }
     fn start_send(mut self: Pin<&mut Self>, answer: Message) -> Result<(), Gone> {
         let arrived = Arrived { answer, _unpolled: self.place.as_deref().map(Place::await_caller) };
-        self.caller.take().ok_or(Gone)?.send(arrived).map_err(|_| Gone)
+        let caller = self.caller.take().ok_or(Gone)?;
+        contain(|| caller.send(arrived)).and_then(Result::ok).ok_or(Gone)
     }
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Gone>> {
         Poll::Ready(Ok(()))
     }
     fn poll_close(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Gone>> {
-        self.caller = None;
+        contain(|| self.caller = None);
         Poll::Ready(Ok(()))
     }
 }

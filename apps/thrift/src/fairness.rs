@@ -17,8 +17,6 @@
 
 use std::collections::BTreeMap;
 use std::future::{self, Future};
-use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -29,6 +27,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+
+use crate::panics::contain;
 
 /// How many short calls of a connection are started at a time. With fewer than eight, a connection whose
 /// calls are short is woken for nearly each of them.
@@ -139,10 +139,7 @@ impl Shared {
     /// Runs a job.
     fn run(self: &Arc<Self>, Job { expected, used, begin, .. }: Job) {
         let running = Running { shared: Arc::clone(self), expected, used, since: Instant::now() };
-        // Its panic ends this call only. What it panicked with may panic when it is dropped.
-        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| begin(running))) {
-            mem::forget(payload);
-        }
+        contain(|| begin(running)); // a panic ends this call only
     }
 
     /// Runs jobs until the server has ended.

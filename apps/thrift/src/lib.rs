@@ -26,6 +26,7 @@ mod limited;
 mod memory;
 mod message;
 mod outbox;
+mod panics;
 mod pool;
 mod server;
 mod service;

@@ -31,6 +31,7 @@ use tokio_util::bytes::Bytes;
 
 use crate::client::Connection;
 use crate::error::Error;
+use crate::panics::contain;
 use crate::transport::{Frame, Outgoing};
 
 /// Bytes of requests that may wait to be written on a connection. A longer request waits alone.
@@ -138,7 +139,7 @@ impl Line {
 
 fn wake_all(waiting: BTreeMap<u64, Waiting>) {
     for waiting in waiting.into_values() {
-        waiting.waker.wake();
+        contain(|| waiting.waker.wake());
     }
 }
 
@@ -339,7 +340,7 @@ impl Outbox {
         drop(queue);
         if let Some(first) = first {
             self.has_called.notify_one();
-            first.wake();
+            contain(|| first.wake());
         }
     }
 

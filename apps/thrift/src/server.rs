@@ -9,7 +9,6 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,6 +27,7 @@ use crate::connection::{self, Peer};
 use crate::fairness::Threads;
 use crate::memory::Memory;
 use crate::message::Limits;
+use crate::panics::contain;
 use crate::service::{Answering, Service};
 use crate::socket::{Reading, Writing, limit_unsent};
 use crate::transport::{Frame, Framing, Transport};
@@ -371,7 +371,7 @@ async fn accept<S: Service>(listener: TcpListener, server: &Arc<Server<S>>) -> u
                         reported = Some(Instant::now());
                         // If it panics, the connections are served nevertheless.
                         let report = || (server.settings.on_accept_error)(&error);
-                        let _ = catch_unwind(AssertUnwindSafe(report));
+                        contain(report);
                     }
                 }
             },

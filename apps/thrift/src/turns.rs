@@ -24,6 +24,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep_until};
 
 use crate::client::Client;
+use crate::panics::contain;
 use crate::upstream::{Granted, Upstream};
 
 /// Callers that have given up are removed when this many are in line, and whenever there are twice as
@@ -31,8 +32,33 @@ use crate::upstream::{Granted, Upstream};
 /// memory as those that wait, or about 100 KiB.
 const LINE: usize = 1024;
 
-/// Gets a connection, and a place on it.
-type Caller = oneshot::Sender<Granted>;
+/// Gets a connection, and a place on it. Both that and the end wake it. If its waker panics, that does
+/// not end the line.
+struct Caller(Option<oneshot::Sender<Granted>>);
+
+impl Caller {
+    fn new() -> (Self, oneshot::Receiver<Granted>) {
+        let (caller, place) = oneshot::channel();
+        (Self(Some(caller)), place)
+    }
+
+    fn has_given_up(&self) -> bool {
+        self.0.as_ref().is_none_or(oneshot::Sender::is_closed)
+    }
+
+    /// If it is dropped now, so is the place, which is free again.
+    fn grant(mut self, place: Granted) {
+        if let Some(caller) = self.0.take() {
+            contain(|| drop(caller.send(place)));
+        }
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        contain(|| self.0 = None);
+    }
+}
 
 /// The places of a server.
 struct Places {
@@ -75,10 +101,9 @@ impl Sink<Caller> for Places {
     fn start_send(mut self: Pin<&mut Self>, caller: Caller) -> Result<(), Infallible> {
         // A caller that was dropped before takes no place, so that the next one does not wait for it.
         if let Some(client) = self.next.take()
-            && !caller.is_closed()
+            && !caller.has_given_up()
         {
-            // If the caller is dropped now, so is the place, which is free again.
-            let _ = caller.send(self.server.take_place(client));
+            caller.grant(self.server.take_place(client));
         }
         Ok(())
     }
@@ -126,13 +151,16 @@ impl InLine {
         if line.has_ended {
             return Err(Ended);
         }
+        let mut gone = VecDeque::new(); // dropped without the lock
         if line.callers.len() >= line.most {
-            line.callers.retain(|caller| !caller.is_closed());
+            let callers = mem::take(&mut line.callers).into_iter();
+            (gone, line.callers) = callers.partition(Caller::has_given_up);
             line.most = LINE.max(2 * line.callers.len());
         }
         line.callers.push_back(caller);
         let (cleared, waker) = (line.cleared, line.waker.take());
         drop(line);
+        drop(gone);
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -233,7 +261,7 @@ impl Turns {
     /// Cancel safe: a caller that is dropped takes no place.
     pub(crate) async fn next(&self) -> Option<Granted> {
         loop {
-            let (caller, place) = oneshot::channel();
+            let (caller, place) = Caller::new();
             let cleared = self.line.push(caller).ok()?;
             match place.await {
                 Ok(place) => return Some(place),
@@ -264,7 +292,7 @@ mod tests {
         let line = InLine::new();
         let mut waiting = Vec::new();
         for number in 0..10 * LINE {
-            let (caller, place) = oneshot::channel();
+            let (caller, place) = Caller::new();
             assert!(line.push(caller).is_ok());
             if number % 10 == 0 {
                 waiting.push(place);
@@ -276,17 +304,17 @@ mod tests {
         while let Some(Some(caller)) = input.next().now_or_never() {
             callers.push(caller);
         }
-        let served = callers.iter().filter(|caller| !caller.is_closed()).count();
+        let served = callers.iter().filter(|caller| !caller.has_given_up()).count();
         assert_eq!(served, waiting.len());
     }
 
     #[test]
     fn callers_are_dropped_when_the_line_has_ended() {
         let line = InLine::new();
-        let (caller, place) = oneshot::channel();
+        let (caller, place) = Caller::new();
         assert!(line.push(caller).is_ok());
         drop(Input(line.clone()));
         assert!(place.now_or_never().unwrap().is_err());
-        assert!(line.push(oneshot::channel().0).is_err());
+        assert!(line.push(Caller::new().0).is_err());
     }
 }

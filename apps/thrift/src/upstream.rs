@@ -33,6 +33,7 @@ use crate::client::{Client, Connection, Options};
 use crate::connect::{self, Lookup};
 use crate::error::Error;
 use crate::health::Health;
+use crate::panics::contain;
 
 /// How long a server is left alone after its first failure. Each further failure in a row doubles
 /// it. It is longer than a reconnection takes, and short enough for a call to wait for it.
@@ -229,7 +230,7 @@ impl Upstream {
         let mut state = self.lock();
         change(&mut state);
         self.wake(state);
-        self.news.changed.notify_waiters();
+        contain(|| self.news.changed.notify_waiters());
     }
 
     /// Sets the link, unless the pool was dropped. The previous client is dropped after the lock is

@@ -1,15 +1,19 @@
-//! Callers that ask for what cannot be: what they cost the other callers.
+//! Callers that ask for what cannot be, or whose executors are broken: what they cost the other callers.
 
 mod common;
 
+use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::task::{Context, Wake, Waker};
 
 use common::{
-    LONG, Server, options, reply, request, scripted,
+    Gate, LONG, Server, answers, millis, nothing_left, options, reply, request, scripted,
 };
 use futures::future::join_all;
 use thrift::ApplicationErrorKind;
-use thrift_demux::{Client, Error, Options, Pool, Protocol, Wire};
+use thrift_demux::demo::Serve;
+use thrift_demux::{Client, Error, Options, Pool, Protocol, Settings, Wire};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -97,4 +101,71 @@ async fn callers_that_get_answers_for_other_methods_cost_others_no_call() {
         assert_eq!(timeout(LONG, answer).await.expect("the call waits").unwrap(), "an answer");
     }
     assert_eq!(connections.load(SeqCst), 1, "the server was left");
+}
+
+/// Panics when it is woken, like a task of an executor that has ended.
+struct Broken;
+
+impl Wake for Broken {
+    fn wake(self: Arc<Self>) {
+        panic!("the executor has ended");
+    }
+}
+
+/// Polls a future once, with a waker that panics.
+fn poll_broken<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) {
+    let waker = Waker::from(Arc::new(Broken));
+    assert!(future.poll(&mut Context::from_waker(&waker)).is_pending());
+}
+
+#[tokio::test]
+async fn callers_whose_wakers_panic_do_not_end_the_connection() {
+    let (gate, mut arrivals) = Gate::new();
+    let settings = Settings { patience: millis(10), ..Settings::default() };
+    let server = Server::start(Serve(gate), settings).await;
+    let client = server.client(Protocol::Binary).await;
+    let [mut one, mut two, mut three] = [(); 3].map(|()| Box::pin(client.later("x", 0)));
+    let mut held = Vec::new();
+    for call in [&mut one, &mut two, &mut three] {
+        poll_broken(call.as_mut());
+        held.push(timeout(LONG, arrivals.recv()).await.unwrap().unwrap());
+    }
+    for held in held.drain(..2) {
+        held.release.send(()).unwrap();
+    }
+    for _ in 0..100 {
+        assert_eq!(client.echo("x").await.unwrap(), "x");
+    }
+    // Those that run when the connection ends are woken, too.
+    server.stop().await;
+    drop(held);
+    timeout(LONG, nothing_left(&client)).await.unwrap();
+    assert!(timeout(LONG, three).await.unwrap().is_err());
+    assert_eq!(one.await.unwrap(), "x");
+    assert_eq!(two.await.unwrap(), "x");
+}
+
+#[tokio::test]
+async fn callers_in_line_whose_wakers_panic_do_not_end_the_pool() {
+    let (address, _) = scripted(answers).await;
+    let pool = Pool::new([address], Options::default()).places(1);
+    let call = || pool.round_robin(async |client| client.echo("x").await);
+    assert_eq!(call().await.unwrap(), "an answer");
+    for _ in 0..3 {
+        let mut broken = [(); 3].map(|()| Box::pin(call()));
+        for call in &mut broken {
+            poll_broken(call.as_mut());
+        }
+        for _ in 0..3 {
+            let answer = timeout(LONG, call()).await.expect("the call waits");
+            assert_eq!(answer.unwrap(), "an answer");
+        }
+    }
+    // The last ones are dropped in line.
+    let mut broken = [(); 3].map(|()| Box::pin(call()));
+    for call in &mut broken {
+        poll_broken(call.as_mut());
+    }
+    let client = pin!(pool.fail_over(async |client| client.echo("x").await));
+    assert_eq!(client.await.unwrap(), "an answer");
 }
