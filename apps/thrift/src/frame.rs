@@ -21,7 +21,7 @@ use tokio_util::codec::Decoder;
 use tokio_util::io::poll_write_buf;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use crate::memory::{Account, PAUSE};
+use crate::memory::{Account, LITTLE, PAUSE};
 use crate::transport::Frame;
 
 const HEADER: usize = 4;
@@ -124,28 +124,17 @@ impl Decoder for Frames {
     }
 }
 
-/// The time for which nothing can be written, in steps of at most a [`PAUSE`].
+/// The time since not all could be written, in steps of at most a [`PAUSE`].
 #[derive(Debug)]
-struct Blocked {
+struct Unwritten {
+    /// How long nothing may be written.
     left: Duration,
     step: Duration,
     timer: Pin<Box<Sleep>>,
-}
-
-impl Blocked {
-    fn new(within: Duration) -> Self {
-        let step = PAUSE.min(within);
-        Self { left: within, step, timer: Box::pin(sleep(step)) }
-    }
-
-    /// Ends a step if its time is over, however long ago that was.
-    fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        ready!(self.timer.as_mut().poll(cx));
-        self.left = self.left.saturating_sub(self.step);
-        self.step = PAUSE.min(self.left);
-        self.timer.as_mut().reset(Instant::now() + self.step);
-        Poll::Ready(())
-    }
+    /// Bytes that were written in this step.
+    written: usize,
+    /// How many steps in a row had little.
+    little: u32,
 }
 
 /// Ends a connection whose client does not read: after a time-out, or when others need its memory.
@@ -153,38 +142,55 @@ impl Blocked {
 struct Reader {
     account: Account,
     within: Duration,
-    /// Is set while nothing can be written.
-    blocked: Option<Blocked>,
+    unwritten: Option<Unwritten>,
     ended: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
 impl Reader {
     fn new(account: Account, within: Duration) -> Self {
         let ended = Box::pin(account.ended().clone().cancelled_owned());
-        Self { account, within, blocked: None, ended }
+        Self { account, within, unwritten: None, ended }
     }
 
-    /// Passes the result of a write on.
-    fn poll<T>(
-        &mut self,
-        cx: &mut Context<'_>,
-        written: Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
-        if written.is_ready() {
-            if self.blocked.take().is_some() {
+    /// Notes that bytes were written.
+    fn note_written(&mut self, count: usize) {
+        if let Some(unwritten) = &mut self.unwritten {
+            unwritten.written += count;
+            if unwritten.written >= LITTLE {
                 self.account.set_blocked(false);
             }
-            return written;
         }
-        let Self { account, within, blocked, ended } = self;
-        let blocked = blocked.get_or_insert_with(|| Blocked::new(*within));
-        while !blocked.left.is_zero() && blocked.poll_step(cx).is_ready() {
-            account.set_blocked(true);
+    }
+
+    /// Notes that all was written.
+    fn note_end(&mut self) {
+        if self.unwritten.take().is_some() {
+            self.account.set_blocked(false);
         }
-        if blocked.left.is_zero() {
+    }
+
+    /// Called when no more can be written at the moment. Returns the reason when the connection ends.
+    fn poll_unwritten(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        let Self { account, within, unwritten, ended } = self;
+        let unwritten = unwritten.get_or_insert_with(|| {
+            let step = PAUSE.min(*within);
+            let timer = Box::pin(sleep(step));
+            Unwritten { left: *within, step, timer, written: 0, little: 0 }
+        });
+        while !unwritten.left.is_zero() && unwritten.timer.as_mut().poll(cx).is_ready() {
+            // A step counts once, however long it took.
+            let written = mem::take(&mut unwritten.written);
+            let left = unwritten.left.saturating_sub(unwritten.step);
+            unwritten.left = if written == 0 { left } else { *within };
+            unwritten.little = if written < LITTLE { unwritten.little + 1 } else { 0 };
+            account.set_blocked(written == 0 || unwritten.little >= 2);
+            unwritten.step = PAUSE.min(unwritten.left);
+            unwritten.timer.as_mut().reset(Instant::now() + unwritten.step);
+        }
+        if unwritten.left.is_zero() {
             account.end_stalled(*within);
         }
-        ended.as_mut().poll(cx).map(|()| Err(account.end_error()))
+        ended.as_mut().poll(cx).map(|()| account.end_error())
     }
 }
 
@@ -224,13 +230,16 @@ impl<W: AsyncWrite> Writer<W> {
             if !left.has_remaining() {
                 break;
             }
-            let mut count = poll_write_buf(to.as_mut(), cx, &mut left);
-            if let Some(reader) = reader {
-                count = reader.poll(cx, count);
-            }
-            let count = ready!(count)?;
+            let count = match (poll_write_buf(to.as_mut(), cx, &mut left), &mut *reader) {
+                (Poll::Ready(count), _) => count?,
+                (Poll::Pending, Some(reader)) => return reader.poll_unwritten(cx).map(Err),
+                (Poll::Pending, None) => return Poll::Pending,
+            };
             if count == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            if let Some(reader) = reader {
+                reader.note_written(count);
             }
             *written += count.saturating_sub(before);
         }
@@ -267,10 +276,13 @@ impl<W: AsyncWrite> Sink<Frame> for Writer<W> {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_write_all(cx))?;
         let Self { to, reader, .. } = &mut *self;
-        let flushed = to.as_mut().poll_flush(cx);
-        match reader {
-            Some(reader) => reader.poll(cx, flushed),
-            None => flushed,
+        match (to.as_mut().poll_flush(cx), reader) {
+            (Poll::Ready(flushed), Some(reader)) => {
+                reader.note_end();
+                Poll::Ready(flushed)
+            }
+            (Poll::Pending, Some(reader)) => reader.poll_unwritten(cx).map(Err),
+            (flushed, None) => flushed,
         }
     }
 
@@ -406,25 +418,37 @@ mod tests {
         const WITHIN: Duration = Duration::from_secs(30);
 
         let account = Memory::new(1 << 20, 1 << 22, 1 << 20).account(Activity::default());
-        let (to, mut from) = tokio::io::duplex(1000);
+        let (to, mut from) = tokio::io::duplex(64 * 1024);
         let mut writer = Writer::new(to, 1 << 20).watch(account.clone(), WITHIN);
-        writer.feed(Bytes::from(vec![1; 1 << 18]).into()).await.unwrap();
+        writer.feed(Bytes::from(vec![1; 1 << 20]).into()).await.unwrap();
         let writing = tokio::spawn(async move { writer.flush().await });
         // A client that reads.
+        let mut part = vec![0; LITTLE];
         for _ in 0..10 {
             stop_for(PAUSE / 2).await;
-            from.read_exact(&mut [0; 500]).await.unwrap();
+            from.read_exact(&mut part).await.unwrap();
             stop_for(2 * WITHIN).await;
             assert!(!account.is_paused());
         }
-        // Now it does not.
+        // One that reads too little, but has not stalled.
+        for step in 1..10 {
+            from.read_exact(&mut part[1..]).await.unwrap();
+            stop_for(WITHIN).await;
+            assert_eq!(account.is_paused(), step >= 2);
+        }
+        from.read_exact(&mut part).await.unwrap();
+        stop_for(Duration::ZERO).await;
+        assert!(!account.is_paused());
+        // Now it reads nothing.
+        stop_for(PAUSE).await;
         for _ in 0..3 {
             stop_for(2 * WITHIN).await;
             assert!(account.is_paused() && !account.ended().is_cancelled());
         }
-        from.read_exact(&mut [0; 500]).await.unwrap();
+        from.read_exact(&mut part).await.unwrap();
         stop_for(Duration::ZERO).await;
         assert!(!account.is_paused());
+        stop_for(PAUSE).await;
         let mut steps = 0;
         while !account.ended().is_cancelled() {
             stop_for(PAUSE).await;

@@ -14,8 +14,8 @@
 //! 5. An answer that is longer than its call never waits, because it exists already: it gets room
 //!    from a part reserved for answers, which is shared by rule 3, or the call is refused.
 //! 6. Before an answer is refused, and while a frame waits for room, connections that hold more are
-//!    closed if they wait for their clients: the client has read nothing for one [`PAUSE`], or has sent
-//!    next to nothing of a frame in two. The greediest is first. A connection notes this itself, when
+//!    closed if they wait for their clients: the client has read nothing for one [`PAUSE`], or next to
+//!    nothing in two, or has sent next to nothing of a frame in two. The greediest is first. A connection notes this itself, when
 //!    it has tried once more, so that it does not matter how long the process was stopped.
 //! 7. Each connection has [`OWN`] bytes that no other connection can use. Small calls continue when
 //!    the shared room is used up.
@@ -46,7 +46,8 @@ const ANSWER: usize = 1024;
 /// MiB for a thousand connections.
 pub(crate) const OWN: usize = 64 * 1024;
 
-/// How much of a frame must arrive in a [`PAUSE`]: 64 KB in a second.
+/// How much of a frame must arrive in a [`PAUSE`], and how much of the answers must be read: 64 KB in a
+/// second.
 pub(crate) const LITTLE: usize = 16 * 1024;
 
 /// How long a client must have read nothing before its connection is closed in favour of others. A
@@ -137,7 +138,7 @@ impl All {
 /// What a connection waits for its client to do.
 #[derive(Debug, Default)]
 struct Client {
-    /// It has read nothing for a pause, while something is to be written.
+    /// It has read nothing for a pause, or little for two, while something is to be written.
     blocked: AtomicBool,
     /// It has sent little for two pauses, of a frame that has arrived in part.
     awaited: AtomicBool,
@@ -151,7 +152,7 @@ impl Client {
     /// Returns what the connection has been waiting for, as the reason to close it.
     fn paused(&self) -> Option<&'static str> {
         if self.blocked.load(Relaxed) {
-            Some("the client read no answers while others needed their memory")
+            Some("the client read hardly any of its answers while others needed their memory")
         } else if self.awaited.load(Relaxed) {
             Some("the client sent hardly any of a frame while others needed its memory")
         } else {
@@ -233,7 +234,8 @@ impl Memory {
 }
 
 impl Account {
-    /// Notes whether bytes are to be written to the client, but none could be for a [`PAUSE`].
+    /// Notes whether bytes are to be written to the client, but none could be for a [`PAUSE`], or few for
+    /// two.
     pub(crate) fn set_blocked(&self, is_blocked: bool) {
         self.0.client.blocked.store(is_blocked, Relaxed);
     }

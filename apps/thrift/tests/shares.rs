@@ -149,7 +149,7 @@ async fn answers_that_are_not_read_leave_memory_to_the_answers_of_others() {
     };
     let reason =
         timeout(LONG, calls).await.expect("the answers of a client that reads are refused");
-    let expected = "the client read no answers while others needed their memory";
+    let expected = "the client read hardly any of its answers while others needed their memory";
     assert_eq!(reason.as_deref(), Some(expected));
     drop((sockets, healthy));
     server.stop().await;
@@ -163,7 +163,10 @@ async fn frames_do_not_wait_for_the_memory_of_clients_that_do_not_go_on() {
     let mut half = u32::try_from(MIB).unwrap().to_be_bytes().to_vec();
     half.resize(MIB / 2, 0x80);
     for (bytes, expected) in [
-        (echo.repeat(20), "the client read no answers while others needed their memory"),
+        (
+            echo.repeat(20),
+            "the client read hardly any of its answers while others needed their memory",
+        ),
         (half, "the client sent hardly any of a frame while others needed its memory"),
     ] {
         let (closed, mut reasons) = mpsc::unbounded_channel();
