@@ -14,6 +14,8 @@
 //! 4. A connection is gone when it was reset, stalled, could not be written to, or sent garbage.
 //!    Then its pending calls are dropped, and its socket is closed. One-way calls continue, and
 //!    requests that arrived before a reset are still started, because they may be one-way.
+//! 5. When a connection is closed because others need its memory, its one-way calls are dropped, too,
+//!    also if its client had left before. Otherwise they would keep the memory.
 
 use std::convert::Infallible;
 use std::io;
@@ -40,7 +42,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::error::Error;
 use crate::fairness::Turns;
-use crate::memory::Held;
+use crate::memory::{Account, Held};
 use crate::message::Message;
 use crate::server::{Answer, Outbox, Server};
 use crate::service::{Request, Service};
@@ -225,7 +227,7 @@ impl<S: Service> Connection<S> {
         let memory = &self.server.memory;
         let longest = settings.limits.frame.min(memory.longest());
         let account = memory.account(self.peer.activity.clone());
-        let framing = Framing::held(longest, account, settings.stall_timeout);
+        let framing = Framing::held(longest, account.clone(), settings.stall_timeout);
         let socket = Arc::new(socket);
         let reading = || Reading::new(Arc::clone(&socket), self.peer.activity.clone());
         let halves = (reading(), Writing(Arc::clone(&socket)));
@@ -245,14 +247,17 @@ impl<S: Service> Connection<S> {
             future::pending::<Infallible>().await
         };
         let mut reset = pin!(reset);
+        let closed = || Err(account.end_error().to_string());
         let mut end = tokio::select! {
-            end = self.requests(incoming) => end,
+            end = self.requests(incoming, &account) => end,
+            () = account.ended().cancelled() => closed(),
             never = &mut reset => match never {},
         };
         if end.is_ok() {
             tokio::select! {
                 () = self.finish() => lease.detach(),
                 () = peer.gone.cancelled() => {}
+                () = account.ended().cancelled() => end = closed(),
                 never = &mut reset => match never {},
             }
         }
@@ -277,7 +282,7 @@ impl<S: Service> Connection<S> {
     }
 
     /// Reads requests and starts calls until the input ends, the connection is gone, or it is to end.
-    async fn requests(&mut self, mut incoming: Incoming) -> Result<(), String> {
+    async fn requests(&mut self, mut incoming: Incoming, account: &Account) -> Result<(), String> {
         let (peer, gone) = (self.peer.clone(), self.peer.gone.clone());
         let (stop, owed) = (self.peer.stop.clone(), self.owed.clone());
         let mut end = pin!(async move {
@@ -309,7 +314,7 @@ impl<S: Service> Connection<S> {
             };
             peer.activity.last().waiting = None;
             match frame {
-                Some(Ok(frame)) => self.start(frame, permit).await?,
+                Some(Ok(frame)) => self.start(frame, permit, account).await?,
                 // Closing a socket that has unread bytes resets the connection. `TZlibTransport`
                 // does so, because it leaves the end of a flush unread. It is not an error.
                 Some(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
@@ -333,7 +338,12 @@ impl<S: Service> Connection<S> {
         timeout(self.server.settings.patience, permit).await.ok()?.ok()
     }
 
-    async fn start(&mut self, frame: Frame, permit: OwnedSemaphorePermit) -> Result<(), String> {
+    async fn start(
+        &mut self,
+        frame: Frame,
+        permit: OwnedSemaphorePermit,
+        account: &Account,
+    ) -> Result<(), String> {
         let limits = self.server.settings.limits;
         let message =
             Message::open(&frame, &limits).map_err(|error| format!("a request is {error}"))?;
@@ -349,9 +359,14 @@ impl<S: Service> Connection<S> {
         let mut held = frame.into_held();
         let request = Request::new(message, limits);
         if one_way {
-            turn.spawn(&mut self.calls, None, async move {
+            let evicted = account.evicted().clone();
+            turn.spawn(&mut self.calls, Some(evicted.clone()), async move {
                 let _permit = permit;
-                answer(&server.service, request, &mut held).await;
+                tokio::select! {
+                    biased;
+                    _none = answer(&server.service, request, &mut held) => {}
+                    () = evicted.cancelled() => {}
+                }
             });
             return Ok(());
         }

@@ -17,6 +17,11 @@
 //!    closed if they wait for their clients: the client has read nothing for one [`PAUSE`], or next to
 //!    nothing in two, or has sent next to nothing of a frame in two. The greediest is first. A connection notes this itself, when
 //!    it has tried once more, so that it does not matter how long the process was stopped.
+//!    If there is none, and the one that needs room would hold no more than an equal part of the memory,
+//!    a connection is closed that holds more than that for calls that have run for [`LONG`]. Thus calls
+//!    that take long do not keep calls of others out for as long. Envoy resets the streams that hold most
+//!    in the same way (`reset_high_memory_stream` of its
+//!    [overload manager](https://www.envoyproxy.io/docs/envoy/latest/configuration/operations/overload_manager/overload_manager)).
 //! 7. Each connection has [`OWN`] bytes that no other connection can use. Small calls continue when
 //!    the shared room is used up.
 
@@ -56,6 +61,11 @@ pub(crate) const LITTLE: usize = 16 * 1024;
 /// is very busy, the client is not to blame.
 pub(crate) const PAUSE: Duration = Duration::from_millis(250);
 
+/// How long calls may hold more than an equal part of the memory that others need, in [`Memory::tick`]s of
+/// 100 ms: ten seconds. Most calls are answered sooner, and most clients wait longer. What is held by
+/// calls that are as old is closed at once, so others rarely wait for as long.
+const LONG: u64 = 100;
+
 /// Returns what a call of `length` bytes is charged: for itself and an answer of the same length.
 const fn charge(length: usize) -> usize {
     length.saturating_mul(2).saturating_add(CALL)
@@ -84,6 +94,8 @@ struct All {
     /// The holder of the only permit has the reserve of calls, which is not part of `calls`.
     turn: Arc<Semaphore>,
     accounts: AtomicU64,
+    /// How often `Memory::tick` was called.
+    ticks: AtomicU64,
     clients: Mutex<HashMap<u64, Arc<Client>>>,
 }
 
@@ -96,9 +108,13 @@ impl All {
         lock(&self.clients)
     }
 
+    fn now(&self) -> u64 {
+        self.ticks.load(Relaxed)
+    }
+
     /// Takes room for an answer. If there is none, makes room.
-    fn try_answer(&self, id: u64, more: usize) -> bool {
-        while !self.answers.try_take(id, more) {
+    fn try_answer(&self, id: u64, more: usize, since: u64) -> bool {
+        while !self.answers.try_take(id, more, since) {
             if !self.make_room(&self.answers, id, more) {
                 return false;
             }
@@ -107,31 +123,39 @@ impl All {
     }
 
     /// Waits for room for a part of a frame, and makes room when it is possible.
-    async fn take_calls(&self, id: u64, more: usize) {
-        if self.calls.try_take(id, more) {
+    async fn take_calls(&self, id: u64, more: usize, since: u64) {
+        if self.calls.try_take(id, more, since) {
             return;
         }
-        let mut taken = pin!(self.calls.take(id, more));
+        let mut taken = pin!(self.calls.take(id, more, since));
         self.make_room(&self.calls, id, more);
         while timeout(PAUSE, &mut taken).await.is_err() {
             self.make_room(&self.calls, id, more);
         }
     }
 
-    /// Closes the greediest connection that has been waiting for its client, unless none of these
-    /// holds more than the one that needs room. What it holds is about to be freed.
+    /// Closes a connection, by the sixth rule. What it holds is about to be freed.
     fn make_room(&self, shares: &Shares, id: u64, more: usize) -> bool {
         for other in shares.greedier(id, more) {
             let client = self.clients().get(&other).cloned();
             let Some(client) = client else { continue };
             if let Some(reason) = client.paused() {
-                client.end(io::ErrorKind::QuotaExceeded, reason.to_owned());
-                self.calls.write_off(other);
-                self.answers.write_off(other);
+                self.close(other, &client, reason);
                 return true;
             }
         }
-        false
+        let long = shares.long(id, more, self.now().saturating_sub(LONG));
+        let client = long.and_then(|other| self.clients().get(&other).cloned());
+        let (Some(other), Some(client)) = (long, client) else { return false };
+        self.close(other, &client, "its calls held memory for long while others needed it");
+        true
+    }
+
+    fn close(&self, id: u64, client: &Client, reason: &str) {
+        client.end(io::ErrorKind::QuotaExceeded, reason.to_owned());
+        client.evicted.cancel();
+        self.calls.write_off(id);
+        self.answers.write_off(id);
     }
 }
 
@@ -146,6 +170,8 @@ struct Client {
     reason: OnceLock<(io::ErrorKind, String)>,
     /// Cancelled when there is a reason.
     ended: CancellationToken,
+    /// Cancelled when others need its memory.
+    evicted: CancellationToken,
 }
 
 impl Client {
@@ -205,6 +231,7 @@ impl Memory {
             answers: Shares::new(answers),
             turn: Arc::new(Semaphore::new(1)),
             accounts: AtomicU64::new(0),
+            ticks: AtomicU64::new(0),
             clients: Mutex::default(),
         };
         Self { all: Arc::new(all), each, longest }
@@ -213,6 +240,12 @@ impl Memory {
     /// Returns the length of the longest frame that there can be room for.
     pub(crate) fn longest(&self) -> usize {
         self.longest
+    }
+
+    /// Notes that time has passed: to be called every 100 ms. After a pause of the process, it is called
+    /// once.
+    pub(crate) fn tick(&self) {
+        self.all.ticks.fetch_add(1, Relaxed);
     }
 
     /// Creates the account of a connection, which notes in `activity` when it waits for memory.
@@ -256,7 +289,13 @@ impl Account {
         self.0.client.end(io::ErrorKind::TimedOut, reason);
     }
 
-    /// Is cancelled when the connection is to be closed because the client does not read.
+    /// Is cancelled when all that the connection holds is to be dropped, because others need its memory.
+    pub(crate) fn evicted(&self) -> &CancellationToken {
+        &self.0.client.evicted
+    }
+
+    /// Is cancelled when the connection is to be closed because the client does not read, or because
+    /// others need its memory.
     pub(crate) fn ended(&self) -> &CancellationToken {
         &self.0.client.ended
     }
@@ -273,7 +312,7 @@ impl Account {
     pub(crate) async fn hold(&self, length: usize) -> Held {
         let Rooms { id, own, calls, all, activity, .. } = &*self.0;
         let _waiting = activity.wait_for_memory();
-        let whole = charge(length);
+        let (whole, since) = (charge(length), all.now());
         let mine = calls.acquire_many(permits(whole)).await;
         let first = whole.min(OWN);
         let (of_own, of_all) = tokio::select! {
@@ -282,12 +321,13 @@ impl Account {
                 keep(permit);
                 (first, 0)
             }
-            () = all.take_calls(*id, first) => (0, first),
+            () = all.take_calls(*id, first, since) => (0, first),
         };
         keep(mine);
         let rooms = Arc::clone(&self.0);
         Held {
             rooms,
+            since,
             length,
             of_each: whole,
             of_own,
@@ -295,6 +335,7 @@ impl Account {
             turn: None,
             of_turn: 0,
             of_answers: 0,
+            answered: 0,
         }
     }
 }
@@ -314,6 +355,8 @@ fn keep(permits: Result<SemaphorePermit<'_>, AcquireError>) {
 #[derive(Debug)]
 pub(crate) struct Held {
     rooms: Arc<Rooms>,
+    /// When it began, in ticks.
+    since: u64,
     /// The length of the call's frame.
     length: usize,
     /// Held of the limit of the connection, for the whole call from the beginning.
@@ -324,6 +367,8 @@ pub(crate) struct Held {
     /// Held of the reserve, by the holder of the turn.
     of_turn: usize,
     of_answers: usize,
+    /// When there was an answer, in ticks.
+    answered: u64,
 }
 
 impl Held {
@@ -350,7 +395,7 @@ impl Held {
         let more = step - self.of_all;
         tokio::select! {
             biased;
-            () = all.take_calls(*id, more) => {
+            () = all.take_calls(*id, more, self.since) => {
                 self.of_all += more;
                 own.add_permits(self.of_own);
                 self.of_own = 0;
@@ -376,7 +421,10 @@ impl Held {
         if answers.fetch_update(Relaxed, Relaxed, less).is_err() {
             return false;
         }
-        if !all.try_answer(*id, more) {
+        if self.of_answers == 0 {
+            self.answered = all.now();
+        }
+        if !all.try_answer(*id, more, self.answered) {
             answers.fetch_add(more, Relaxed);
             return false;
         }
@@ -398,7 +446,7 @@ impl Held {
         }
         let Rooms { id, own, calls, all, .. } = &*self.rooms;
         own.add_permits(of_own);
-        all.calls.release(*id, of_all);
+        all.calls.release(*id, of_all, self.since);
         calls.add_permits(bytes);
     }
 }
@@ -409,7 +457,7 @@ impl Drop for Held {
         let Rooms { id, calls, answers, all, .. } = &*self.rooms;
         calls.add_permits(self.of_each); // of a frame that has not arrived completely
         answers.fetch_add(self.of_answers, Relaxed);
-        all.answers.release(*id, self.of_answers);
+        all.answers.release(*id, self.of_answers, self.answered);
     }
 }
 
@@ -642,6 +690,33 @@ mod tests {
         let last = accounts.into_iter().last().unwrap(); // the others are dropped
         assert!(all_released(&last));
     }
+    #[test]
+    fn calls_that_take_long_make_room_for_those_that_need_less() {
+        let runtime = runtime();
+        let _timers = runtime.enter();
+        let memory = memory();
+        let accounts = [(); 4].map(|()| memory.account(Activity::default()));
+        let greedy = accounts
+            .each_ref()
+            .map(|of| std::iter::from_fn(|| whole(of, 60_000).now_or_never()).collect::<Vec<_>>());
+        let next = memory.account(Activity::default());
+        while memory.all.now() < LONG {
+            assert!(whole(&next, 150_000).now_or_never().is_none(), "there is room anyway");
+            memory.tick();
+        }
+        assert!(whole(&next, 150_000).now_or_never().is_none(), "it may be answered just now");
+        memory.tick();
+        let large = whole(&next, 500_000).now_or_never();
+        assert!(large.is_none(), "it is more than an equal part");
+        let held = whole(&next, 150_000).now_or_never().expect("they keep it out");
+        let evicted = accounts.each_ref().map(|of| of.evicted().is_cancelled());
+        assert_eq!(evicted, [true, false, false, false], "one is enough, and the first holds most");
+        assert!(accounts[0].ended().is_cancelled());
+        drop((greedy, held));
+        let last = accounts.into_iter().last().unwrap(); // the others are dropped
+        assert!(all_released(&last));
+    }
+
     #[test]
     fn a_greedy_client_that_does_not_send_makes_room_for_a_frame() {
         let runtime = runtime();

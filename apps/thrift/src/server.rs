@@ -60,13 +60,14 @@ pub struct Settings {
     ///
     /// A connection has its place until its socket is closed: at once if the client has reset it. A
     /// client that has closed its side may still read, so the server then closes the socket when no
-    /// call owes an answer. One-way calls may still be running. Connections of which this is true are
-    /// limited by the same number; further ones keep their places until their calls end. A service
-    /// should limit how long a one-way call may take.
+    /// call owes an answer. One-way calls may still be running, and are dropped only when others need
+    /// their memory. Connections of which this is true are limited by the same number; further ones keep
+    /// their places until their calls end. A service should limit how long a one-way call may take.
     pub connections: usize,
     /// Memory limit for the calls and answers of all connections, in bytes, in addition to 64 KiB
-    /// for each connection. A connection may hold half as much of it as it leaves free. A frame has
-    /// at most 9/32 of it, and longer ones are refused.
+    /// for each connection. A connection may hold half as much of it as it leaves free, and is closed
+    /// when its calls have held more than an equal part for ten seconds and others need less. A frame
+    /// has at most 9/32 of it, and longer ones are refused.
     pub memory: usize,
     /// Memory limit for each connection, in bytes.
     pub memory_each: usize,
@@ -391,6 +392,7 @@ async fn accept<S: Service>(listener: TcpListener, server: &Arc<Server<S>>) -> u
             }
             _ = look.tick() => {
                 may_accept = true;
+                server.memory.tick();
                 if !looks.note(Instant::now()) {
                     continue;
                 }

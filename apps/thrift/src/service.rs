@@ -16,7 +16,8 @@ pub trait Service: Send + Sync + 'static {
     /// library sends its calls like any others, and reads no answer. If the answer is empty, the client
     /// gets an exception.
     ///
-    /// If the client disconnects, this future is dropped, except for a one-way call.
+    /// If the client disconnects, this future is dropped, except for a one-way call. It is dropped, too,
+    /// when it has held much memory for ten seconds that others need (see the README).
     ///
     /// A call that computes delays others on the threads of the runtime. Connections take turns, of at
     /// most eight calls each that have not waited for anything yet, and a call of another connection

@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Gate, LONG, Server, answer, raw, within};
+use common::{Gate, Held, LONG, Server, answer, raw, within};
 use futures::future::join_all;
 use thrift::protocol::{TMessageType, TType};
 use thrift_demux::demo::{Example, Serve};
@@ -38,6 +38,16 @@ async fn send_to(server: &Server, connections: usize, bytes: &[u8]) -> Vec<TcpSt
         socket
     }))
     .await
+}
+
+/// A call that a gate does not answer.
+fn never_ending(kind: TMessageType, length: usize) -> Vec<u8> {
+    raw::frame(&raw::message(Protocol::Binary, "later", kind, 1, |to| {
+        raw::string(to, 1, &"x".repeat(length));
+        raw::field(to, TType::I32, 2);
+        to.write_i32(0).unwrap();
+        to.write_field_stop().unwrap();
+    }))
 }
 
 async fn client(server: &Server) -> Client {
@@ -91,12 +101,7 @@ async fn a_frame_that_waits_for_memory_for_too_long_is_reported() {
     let stall_timeout = Duration::from_secs(1);
     let (gate, _held) = Gate::new();
     let server = Server::start(Serve(gate), Settings { stall_timeout, on_closed, ..small() }).await;
-    // None of these calls ends.
-    let call = raw::call(Protocol::Binary, "later", 1, |to| {
-        raw::string(to, 1, &"x".repeat(MIB));
-        raw::field(to, TType::I32, 2);
-        to.write_i32(0).unwrap();
-    });
+    let call = never_ending(TMessageType::Call, MIB);
     let sockets = send_to(&server, 20, &call.repeat(4)).await;
     let reason = timeout(LONG, reasons.recv()).await.expect("all frames wait").unwrap();
     assert_eq!(
@@ -183,4 +188,60 @@ async fn frames_do_not_wait_for_the_memory_of_clients_that_do_not_go_on() {
         drop(sockets);
         server.stop().await;
     }
+}
+
+/// Fills the memory with calls that do not end, each on a connection of its own.
+async fn fill(
+    server: &Server,
+    kind: TMessageType,
+    arrivals: &mut mpsc::UnboundedReceiver<Held>,
+) -> Vec<(TcpStream, Held)> {
+    let mut calls = Vec::new();
+    // The last ones take what others that did not fit have given back.
+    for length in [MIB, MIB / 2, MIB / 4, MIB / 8, MIB / 16, MIB / 16, MIB / 16] {
+        loop {
+            let sockets = send_to(server, 1, &never_ending(kind, length)).await;
+            let arrived = timeout(Duration::from_millis(500), arrivals.recv()).await;
+            let Ok(Some(call)) = arrived else { break };
+            calls.extend(sockets.into_iter().zip([call]));
+        }
+    }
+    calls
+}
+
+/// They hold all that they can get, and nothing ends them but the need of others.
+#[tokio::test]
+async fn calls_that_take_long_do_not_keep_others_out() {
+    let (closed, mut reasons) = mpsc::unbounded_channel();
+    let on_closed = Arc::new(move |_, reason: &str| closed.send(reason.to_owned()).unwrap());
+    let (gate, mut arrivals) = Gate::new();
+    let server = Server::start(Serve(gate), Settings { on_closed, ..small() }).await;
+    let calls = fill(&server, TMessageType::Call, &mut arrivals).await;
+    let healthy = client(&server).await;
+    for _ in 0..10 {
+        assert_eq!(healthy.echo("x".repeat(100_000)).await.unwrap().len(), 100_000);
+    }
+    let mut closed = 0;
+    while let Ok(reason) = reasons.try_recv() {
+        closed += usize::from(reason == "its calls held memory for long while others needed it");
+    }
+    assert!((1..calls.len()).contains(&closed), "{closed} of {} were closed", calls.len());
+    drop(calls);
+    server.stop().await;
+}
+
+/// A one-way call continues when its client leaves, unless others need its memory.
+#[tokio::test]
+async fn one_way_calls_of_clients_that_have_left_do_not_keep_others_out() {
+    let (gate, mut arrivals) = Gate::new();
+    let server = Server::start(Serve(gate), small()).await;
+    let calls = fill(&server, TMessageType::OneWay, &mut arrivals).await;
+    let calls: Vec<_> = calls.into_iter().map(|(_socket, call)| call).collect();
+    let healthy = client(&server).await;
+    for _ in 0..10 {
+        assert_eq!(healthy.echo("x".repeat(100_000)).await.unwrap().len(), 100_000);
+    }
+    let dropped = calls.iter().filter(|call| call.release.is_closed()).count();
+    assert!((1..calls.len()).contains(&dropped), "{dropped} of {} were dropped", calls.len());
+    server.stop().await;
 }
