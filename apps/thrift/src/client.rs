@@ -390,7 +390,8 @@ impl Client {
     }
 
     /// Calls a method. `A` and `R` are the structs that the Thrift compiler generates for the
-    /// method's arguments and result.
+    /// method's arguments and result. `name` may include the name of the service, as in
+    /// `Service:method`; both have at most 1,024 bytes together.
     ///
     /// # Errors
     ///

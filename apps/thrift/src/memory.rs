@@ -654,6 +654,7 @@ mod tests {
         drop((waits, held));
         assert!(all_released(&account));
     }
+
     #[test]
     fn a_greedy_client_that_does_not_read_makes_room_for_an_answer() {
         let runtime = runtime();
@@ -690,6 +691,7 @@ mod tests {
         let last = accounts.into_iter().last().unwrap(); // the others are dropped
         assert!(all_released(&last));
     }
+
     #[test]
     fn calls_that_take_long_make_room_for_those_that_need_less() {
         let runtime = runtime();

@@ -382,6 +382,7 @@ mod tests {
         }
         assert!(shares.is_unused(100));
     }
+
     #[test]
     fn one_that_has_held_more_than_an_equal_part_for_long_is_in_the_way_of_one_that_needs_less() {
         let shares = Shares::new(100);
@@ -436,6 +437,7 @@ mod tests {
         shares.release(3, 18, 0);
         assert!(shares.is_unused(100));
     }
+
     #[test]
     fn what_is_written_off_is_granted_to_those_that_wait() {
         let shares = Shares::new(100);
