@@ -2,10 +2,11 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::thread;
 use std::time::Duration;
 
 use tokio::net::{TcpStream, ToSocketAddrs, lookup_host};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
@@ -13,17 +14,33 @@ use crate::error::Error;
 
 type Found = io::Result<Vec<SocketAddr>>;
 
-/// Returns the addresses of a server. Names are resolved by the system, on a thread that is blocked
-/// meanwhile.
+/// Returns the addresses of a server. Names are resolved by the system, on a thread of the runtime for
+/// blocking work, as by Tokio's own functions.
 pub(crate) async fn addresses(of: impl ToSocketAddrs) -> Found {
     Ok(lookup_host(of).await?.collect())
+}
+
+/// Returns the addresses of a server, which is a name or an address with a port. Names are resolved by the
+/// system, on a thread of their own. Those of the runtime are for others: a resolver that does not answer
+/// for some hundred servers would use them up.
+pub(crate) async fn addresses_of_server(server: String) -> Found {
+    if let Ok(address) = server.parse() {
+        return Ok(vec![address]);
+    }
+    let (found, finding) = oneshot::channel();
+    thread::Builder::new().name("thrift-lookup".to_owned()).spawn(move || {
+        // Nobody waits if the runtime has shut down.
+        let _ =
+            found.send(std::net::ToSocketAddrs::to_socket_addrs(&server).map(Iterator::collect));
+    })?;
+    finding.await.map_err(io::Error::other)?
 }
 
 /// The lookup of the addresses of a server: at most one at a time.
 ///
 /// It goes on when an attempt to connect gives it up, because nothing takes its thread back, and a
 /// later attempt gets what it has found. Otherwise, attempts beside a resolver that does not answer
-/// would use up the threads of the runtime, which are for files and other names, too.
+/// would need more and more threads.
 #[derive(Debug, Default)]
 pub(crate) struct Lookup(Mutex<Option<JoinHandle<Found>>>);
 
@@ -65,10 +82,31 @@ pub(crate) async fn connect(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::channel;
+
     use futures::FutureExt;
-    use tokio::sync::oneshot;
+    use tokio::runtime::Builder;
+    use tokio::task::spawn_blocking;
 
     use super::*;
+
+    #[test]
+    fn names_of_servers_need_no_thread_of_the_runtime() {
+        let mut builder = Builder::new_current_thread();
+        let runtime = builder.max_blocking_threads(1).enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (release, released) = channel::<()>();
+            let blocked = spawn_blocking(move || released.recv());
+            for server in ["localhost:9090", "127.0.0.1:9090", "[::1]:9090"] {
+                let found = addresses_of_server(server.to_owned());
+                let found = timeout(Duration::from_secs(60), found).await.expect("it waits");
+                assert!(found.unwrap().iter().all(|address| address.port() == 9090));
+            }
+            assert!(addresses_of_server("no port".to_owned()).await.is_err());
+            drop(release);
+            assert!(blocked.await.unwrap().is_err());
+        });
+    }
 
     #[tokio::test]
     async fn a_lookup_that_was_given_up_is_taken_up_by_the_next_attempt() {
