@@ -13,11 +13,11 @@
 //!    the client does the same. If its last answer was written a while ago, nothing is left to send.
 //! 4. A connection is gone when it was reset, stalled, could not be written to, or sent garbage.
 //!    Then its pending calls are dropped, and its socket is closed. One-way calls continue, and
-//!    requests that arrived before a reset are still started, because they may be one-way.
+//!    requests that arrived before a reset are still started, because they may be one-way, for a while
+//!    (`Settings::patience`) and in the turns that all such connections share.
 //! 5. When a connection is closed because others need its memory, its one-way calls are dropped, too,
 //!    also if its client had left before. Otherwise they would keep the memory.
 
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
@@ -34,7 +34,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinSet, unconstrained};
-use tokio::time::timeout;
+use tokio::time::sleep;
 use tokio_util::bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -44,7 +44,7 @@ use crate::error::Error;
 use crate::fairness::Turns;
 use crate::memory::{Account, Held};
 use crate::message::Message;
-use crate::server::{Answer, Outbox, Server};
+use crate::server::{Answer, Outbox, Server, lock};
 use crate::service::{Request, Service};
 use crate::socket::{self, Reading, Writing};
 use crate::transport::{Frame, Framing, Incoming, Transport};
@@ -200,8 +200,7 @@ pub(crate) async fn run<S: Service>(
     let _ = socket.set_nodelay(true); // the demux batches answers and flushes them
     socket::keep_alive(&socket);
     let peer = Peer::new(server.stop.child_token(), server.settings.in_flight);
-    let peers = Arc::clone(&server.peers);
-    peers.lock().unwrap_or_else(PoisonError::into_inner).insert(id, peer.clone());
+    lock(&server.peers).insert(id, peer.clone());
     let mut connection = Connection {
         server: Arc::clone(&server),
         id,
@@ -211,7 +210,7 @@ pub(crate) async fn run<S: Service>(
         turns: Turns::new(&server.threads),
     };
     let end = connection.serve(socket).await;
-    peers.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    lock(&server.peers).remove(&id);
     if let Err(reason) = end {
         server.faulty.fetch_add(1, Relaxed);
         (server.settings.on_closed)(address, &reason);
@@ -240,25 +239,37 @@ impl<S: Service> Connection<S> {
             return Ok(());
         }
 
-        let peer = self.peer.clone();
-        let reset = async {
-            let _ = socket.ready(Interest::ERROR).await;
+        let (peer, patience) = (self.peer.clone(), settings.patience);
+        // The runtime tells errors with the next events only. This one may have been reset before. Then
+        // what has arrived is readable, as soon as the runtime knows it.
+        if socket.take_error().is_ok_and(|error| error.is_some()) {
+            let _ = socket.readable().await;
             peer.gone.cancel();
-            future::pending::<Infallible>().await
+        }
+        // Completes when the client has left, and what had arrived before has had its time.
+        let (peers, id) = (Arc::clone(&self.server.peers), self.id);
+        let left = async {
+            tokio::select! {
+                _ = socket.ready(Interest::ERROR) => peer.gone.cancel(),
+                () = peer.gone.cancelled() => {}
+            }
+            lock(&peers).remove(&id); // its place is free
+            sleep(patience).await;
         };
-        let mut reset = pin!(reset);
+        let mut left = pin!(left.fuse());
         let closed = || Err(account.end_error().to_string());
         let mut end = tokio::select! {
-            end = self.requests(incoming, &account) => end,
+            biased; // what a reset connection has sent is read in another way
+            () = &mut left => Ok(()),
             () = account.ended().cancelled() => closed(),
-            never = &mut reset => match never {},
+            end = self.requests(incoming, &account) => end,
         };
         if end.is_ok() {
             tokio::select! {
                 () = self.finish() => lease.detach(),
                 () = peer.gone.cancelled() => {}
                 () = account.ended().cancelled() => end = closed(),
-                never = &mut reset => match never {},
+                () = &mut left => {}
             }
         }
         if end.is_ok() && self.server.stop.is_cancelled() && peer.may_send() {
@@ -329,13 +340,12 @@ impl<S: Service> Connection<S> {
     }
 
     /// Waits for a permit for a request that arrived before a reset. Returns `None` if the client
-    /// has stalled, or if one-way calls hold all permits for longer than `patience`.
+    /// has stalled.
     async fn permit_after_reset(&self) -> Option<OwnedSemaphorePermit> {
         if self.peer.stalled.load(Relaxed) {
             return None;
         }
-        let permit = Arc::clone(&self.peer.permits).acquire_owned();
-        timeout(self.server.settings.patience, permit).await.ok()?.ok()
+        Arc::clone(&self.peer.permits).acquire_owned().await.ok()
     }
 
     async fn start(
@@ -352,10 +362,11 @@ impl<S: Service> Connection<S> {
             TMessageType::OneWay => true,
             kind => return Err(format!("a request has the message type {kind:?}")),
         };
-        let turn = self.turns.next(frame.len()).await;
+        let gone = self.peer.gone.clone();
+        let turns = if gone.is_cancelled() { &self.server.turns_of_gone } else { &self.turns };
+        let turn = turns.next(frame.len()).await;
         self.server.calls.fetch_add(1, Relaxed);
         let (server, connection) = (Arc::clone(&self.server), self.id);
-        let gone = self.peer.gone.clone();
         let mut held = frame.into_held();
         let request = Request::new(message, limits);
         if one_way {

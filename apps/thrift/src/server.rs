@@ -24,7 +24,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::connection::{self, Peer};
-use crate::fairness::Threads;
+use crate::fairness::{Threads, Turns};
 use crate::memory::Memory;
 use crate::message::Limits;
 use crate::panics::contain;
@@ -58,11 +58,11 @@ pub struct Settings {
     /// memory, and it has neither received anything nor been answered for a second; or if it has sent
     /// nothing for 100 ms since it was accepted. If none is idle, the new one waits. At least 1.
     ///
-    /// A connection has its place until its socket is closed: at once if the client has reset it. A
-    /// client that has closed its side may still read, so the server then closes the socket when no
-    /// call owes an answer. One-way calls may still be running, and are dropped only when others need
-    /// their memory. Connections of which this is true are limited by the same number; further ones keep
-    /// their places until their calls end. A service should limit how long a one-way call may take.
+    /// A connection has its place until its client has reset it, or its socket is closed. A client that
+    /// has closed its side may still read, so the server then closes the socket when no call owes an
+    /// answer. One-way calls may still be running, and are dropped only when others need their memory.
+    /// Connections of which this is true are limited by the same number; further ones keep their places
+    /// until their calls end. A service should limit how long a one-way call may take.
     pub connections: usize,
     /// Memory limit for the calls and answers of all connections, in bytes, in addition to 64 KiB
     /// for each connection. A connection may hold half as much of it as it leaves free, and is closed
@@ -87,6 +87,8 @@ pub struct Settings {
     /// refused meanwhile. A connection is closed as soon as no call owes an answer; until then, further
     /// calls on it are answered. If an answer was written in the last second, its write direction is
     /// shut down first, and it is closed when the client closes it. One-way calls go on when it is closed.
+    ///
+    /// Also how long calls are started that had arrived before their client reset its connection.
     pub patience: Duration,
     /// Creates the stages between a socket and its calls.
     pub wrap: Arc<Wrap>,
@@ -167,7 +169,7 @@ pub(crate) type Peers = Mutex<Table>;
 pub(crate) struct Table {
     peers: HashMap<u64, Peer>,
     places: HashMap<u64, OwnedSemaphorePermit>,
-    /// Places of connections whose socket is closed, but whose one-way calls are running.
+    /// Places of connections whose clients are gone, but whose one-way calls are running.
     outlasting: Arc<Semaphore>,
 }
 
@@ -181,8 +183,8 @@ impl Table {
         self.peers.insert(id, peer);
     }
 
-    /// Removes a connection whose socket is closed. Its place is free at once, unless too many that
-    /// were removed before have calls that are still running.
+    /// Removes a connection whose client is gone, or whose socket is closed. Its place is free at once,
+    /// unless too many that were removed before have calls that are still running.
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "its caller knows it as a map")]
     pub(crate) fn remove(&mut self, id: &u64) {
         self.peers.remove(id);
@@ -215,7 +217,7 @@ impl Drop for Seat {
     }
 }
 
-fn lock(peers: &Peers) -> MutexGuard<'_, Table> {
+pub(crate) fn lock(peers: &Peers) -> MutexGuard<'_, Table> {
     peers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -225,6 +227,9 @@ pub(crate) struct Server<S> {
     pub(crate) settings: Settings,
     pub(crate) memory: Memory,
     pub(crate) threads: Threads,
+    /// Those of all connections whose clients are gone. Otherwise, a client that reset one connection
+    /// after another would have more turns than others.
+    pub(crate) turns_of_gone: Turns,
     pub(crate) orders: UnboundedSender<Attach<u64, Outbox>>,
     pub(crate) answers: mpsc::Sender<Answer>,
     pub(crate) peers: Arc<Peers>,
@@ -278,9 +283,20 @@ pub async fn serve<S: Service>(
     let memory = Memory::new(settings.memory_each, settings.memory, settings.limits.frame);
     let service = Answering(service);
     let threads = Threads::new();
-    let server =
-        Server { service, settings, memory, threads, orders, answers, peers, stop, calls, faulty };
-    let server = Arc::new(server);
+    let turns_of_gone = Turns::new(&threads);
+    let server = Arc::new(Server {
+        service,
+        settings,
+        memory,
+        threads,
+        turns_of_gone,
+        orders,
+        answers,
+        peers,
+        stop,
+        calls,
+        faulty,
+    });
     let connections = accept(listener, &server).await;
     let (calls, faulty) = (server.calls.load(Relaxed), server.faulty.load(Relaxed));
     drop(server); // this ends the input of the demux

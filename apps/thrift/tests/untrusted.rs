@@ -4,7 +4,8 @@
 mod common;
 
 use std::future::{Future, pending};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write as _};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -576,4 +577,73 @@ async fn a_closed_connection_has_no_place_though_its_one_way_calls_are_running()
 #[tokio::test]
 async fn a_reset_connection_has_no_place_though_its_one_way_calls_are_running() {
     closed_with_one_way_calls(true).await;
+}
+
+/// Started its calls, of which none waits.
+#[derive(Default)]
+struct Started(Arc<AtomicUsize>);
+
+impl Service for Started {
+    async fn call(&self, request: Request) -> Result<Option<Bytes>, Error> {
+        self.0.fetch_add(1, SeqCst);
+        request.unknown()
+    }
+}
+
+/// Clients that send calls and reset their connections, before the server has accepted any of them.
+fn reset_at_once(address: SocketAddr, connections: usize, calls: &[u8]) {
+    for _ in 0..connections {
+        let mut socket = std::net::TcpStream::connect(address).unwrap();
+        socket.write_all(calls).unwrap();
+        socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO)).unwrap();
+    }
+}
+
+/// What they have sent is started in the turns of one connection, however many there are.
+#[tokio::test]
+async fn calls_of_clients_that_have_left_take_the_turns_of_one() {
+    const CONNECTIONS: usize = 50;
+    const EACH: usize = 100;
+
+    for call in [one_way(), call("later", 1, "nobody gets it")] {
+        let started = Started::default();
+        let count = Arc::clone(&started.0);
+        // They take no place, and there is time for their calls.
+        let settings = Settings { connections: CONNECTIONS, patience: LONG, ..Settings::default() };
+        let server = Server::start(started, settings).await;
+        reset_at_once(server.address, CONNECTIONS, &call.repeat(EACH));
+        let client = server.client(Protocol::Binary).await;
+        timeout(LONG, client.ping()).await.expect("no answer").unwrap_err();
+        let before = count.load(SeqCst);
+        assert!(before < 8 * CONNECTIONS, "{before} were started before");
+        let all = async {
+            while count.load(SeqCst) < CONNECTIONS * EACH + 1 {
+                yield_now().await;
+            }
+        };
+        timeout(LONG, all).await.expect("a call was lost");
+        server.stop().await;
+    }
+}
+
+/// Their calls are not started for ever.
+#[tokio::test]
+async fn calls_of_a_client_that_has_left_are_started_for_a_while() {
+    let (gate, mut held) = Gate::new();
+    let settings = Settings { in_flight: 10, patience: SHORT, ..Settings::default() };
+    let server = Server::start(Serve(gate), settings).await;
+    let mut one_way = call("later", 1, "x");
+    one_way[7] = 4; // the type of the message
+    reset_at_once(server.address, 1, &one_way.repeat(100));
+    let mut running = Vec::new();
+    for _ in 0..10 {
+        running.push(timeout(LONG, held.recv()).await.expect("it is not started").unwrap());
+    }
+    // No permit is free until then.
+    tokio::time::sleep(2 * SHORT).await;
+    for call in running {
+        call.release.send(()).expect("a one-way call was dropped");
+    }
+    server.stop().await;
+    assert!(held.try_recv().is_err(), "further calls are started");
 }
