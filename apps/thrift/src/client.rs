@@ -61,6 +61,11 @@ const UNPOLLED: Duration = Duration::from_millis(100);
 /// timers.
 const SHORTEST_LOOK: Duration = Duration::from_millis(1);
 
+/// How long a server may take to close its side when all handles were dropped and calls are still with
+/// it. Then the connection is reset, so that they cost the server nothing. Requests that were just
+/// written, which may be one-way, have this time to arrive.
+const LEAVE: Duration = Duration::from_secs(1);
+
 /// Settings of a client.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
@@ -108,7 +113,9 @@ pub struct Counts {
 }
 
 /// A handle to a connection, which can be cloned and used from any thread. The connection is closed
-/// when the last handle is dropped; requests in its queue have one deadline to be written.
+/// when the last handle is dropped; requests in its queue have one deadline to be written. If calls are
+/// still with the server, it is reset a second after the last request was written, so that the server drops
+/// them.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -240,9 +247,14 @@ impl Connection {
     /// Returns why the connection failed: it was closed while calls were waiting, or before any was
     /// answered, or its answers cannot be read. A server may close an idle connection.
     pub(crate) fn failure(&self) -> Option<Arc<str>> {
-        let has_failed = self.lost.load(Relaxed) > 0 || !self.has_answered();
+        let has_failed = self.has_lost_calls() || !self.has_answered();
         let closed = || self.closed.get().filter(|_| has_failed);
         self.given_up.get().or_else(closed).cloned()
+    }
+
+    /// Returns `true` if calls were with the server when the connection was closed.
+    pub(crate) fn has_lost_calls(&self) -> bool {
+        self.lost.load(Relaxed) > 0
     }
 
     /// Returns `true` if a call was answered in time.
@@ -708,7 +720,12 @@ async fn run(
     tokio::select! {
         _totals = &mut routing => {}
         written = writing => match written {
-            Ok(()) => connection.close("all handles were dropped"),
+            Ok(()) => {
+                connection.close("all handles were dropped");
+                if connection.has_lost_calls() {
+                    let _ = timeout(LEAVE, routing).await;
+                }
+            }
             Err(error) => {
                 connection.close(format_args!("cannot write: {error}"));
                 // Answers that arrived before a reset are still readable. No call waits longer

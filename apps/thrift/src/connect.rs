@@ -57,6 +57,16 @@ impl Lookup {
     }
 }
 
+/// Returns the addresses in the order in which this attempt tries them. One that accepts connections but is
+/// dead, such as that of a load balancer without servers, is not the first one each time.
+pub(crate) fn in_turn(mut addresses: Vec<SocketAddr>, attempt: u32) -> Vec<SocketAddr> {
+    if !addresses.is_empty() {
+        let first = attempt as usize % addresses.len();
+        addresses.rotate_left(first);
+    }
+    addresses
+}
+
 /// Connects to one of these addresses. One that is silent, such as that of a broken IPv6 network, must
 /// leave time for the next one.
 pub(crate) async fn connect(
@@ -106,6 +116,14 @@ mod tests {
             drop(release);
             assert!(blocked.await.unwrap().is_err());
         });
+    }
+
+    #[test]
+    fn each_attempt_begins_with_another_address() {
+        let addresses = [1, 2, 3].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let first = |attempt| in_turn(addresses.to_vec(), attempt)[0].port();
+        assert_eq!([0, 1, 2, 3].map(first), [1, 2, 3, 1]);
+        assert_eq!(in_turn(Vec::new(), 7), []);
     }
 
     #[tokio::test]

@@ -61,6 +61,8 @@ struct Last {
     received: Option<Instant>,
     /// When an answer was written, or its call was cancelled.
     answered: Option<Instant>,
+    /// When the client has shut down its side.
+    ended: Option<Instant>,
     /// A request has arrived in part, and the rest is not read because there is no memory for it.
     needs_memory: bool,
 }
@@ -146,6 +148,12 @@ impl Peer {
         let Last { received, answered, .. } = *self.activity.last();
         let is_active = is_recent(received.max(answered), now);
         (!is_active && now.saturating_duration_since(since) >= least).then_some(since)
+    }
+
+    /// Returns since when its client has shut down its side, if it may be closed for another one although
+    /// its calls are running. Its client may still read, but nearly always it has left.
+    pub(crate) fn half_closed_since(&self, now: Instant) -> Option<Instant> {
+        self.activity.last().ended.filter(|ended| !is_recent(Some(*ended), now))
     }
 
     /// Returns `true` if the system may have an answer that it has not sent yet.
@@ -314,7 +322,12 @@ impl<S: Service> Connection<S> {
             peer.activity.last().waiting = Some(Instant::now());
             let frame = loop {
                 tokio::select! {
-                    frame = incoming.next() => break frame,
+                    frame = incoming.next() => {
+                        if frame.is_none() {
+                            peer.activity.last().ended = Some(Instant::now());
+                        }
+                        break frame;
+                    }
                     // Data received before a reset is still readable, up to the error.
                     () = gone.cancelled() => {
                         break unconstrained(incoming.next()).now_or_never().flatten();

@@ -24,7 +24,9 @@ use std::time::Duration;
 
 use futures::Sink;
 use futures::task::AtomicWaker;
+use socket2::SockRef;
 use tokio::io::AsyncWrite;
+use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 use tokio_util::bytes::Bytes;
@@ -456,12 +458,23 @@ impl Sink<Frame> for Flushed {
 }
 
 /// Notes that bytes were written.
-pub(crate) struct Written<W> {
-    pub(crate) to: W,
+pub(crate) struct Written {
+    pub(crate) to: OwnedWriteHalf,
     pub(crate) connection: Arc<Connection>,
 }
 
-impl<W: AsyncWrite + Unpin> Written<W> {
+impl Drop for Written {
+    /// Calls may be with the server that nobody waits for any more. It drops them if the connection is
+    /// reset; an end of its input would look as if this side went on to read, so that it would keep the
+    /// connection until they end.
+    fn drop(&mut self) {
+        if self.connection.has_lost_calls() {
+            let _ = SockRef::from(self.to.as_ref()).set_linger(Some(Duration::ZERO));
+        }
+    }
+}
+
+impl Written {
     fn note(&self, written: io::Result<usize>) -> Poll<io::Result<usize>> {
         if written.as_ref().is_ok_and(|&count| count > 0) {
             self.connection.outbox.note_progress();
@@ -470,7 +483,7 @@ impl<W: AsyncWrite + Unpin> Written<W> {
     }
 }
 
-impl<W: AsyncWrite + Unpin> AsyncWrite for Written<W> {
+impl AsyncWrite for Written {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

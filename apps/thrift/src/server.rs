@@ -56,7 +56,8 @@ pub struct Settings {
     /// Limit of concurrent connections. When all places are taken, the connection that has been idle
     /// for longest is closed for another one. A connection is idle if no call is running or waits for
     /// memory, and it has neither received anything nor been answered for a second; or if it has sent
-    /// nothing for 100 ms since it was accepted. If none is idle, the new one waits. At least 1.
+    /// nothing for 100 ms since it was accepted. If none is idle, it is one whose client has shut down its
+    /// side a second ago, with its calls. If there is none, the new one waits. At least 1.
     ///
     /// A connection has its place until its client has reset it, or its socket is closed. A client that
     /// has closed its side may still read, so the server then closes the socket when no call owes an
@@ -316,13 +317,19 @@ fn close_idle(peers: &Peers, least: Duration) {
     }
 }
 
-/// Closes the connection that has been idle for longest, if one may be closed for another one.
+/// Closes the connection that has been idle for longest, if one may be closed for another one; if none
+/// may, the one whose client has shut down its side first.
 fn close_longest_idle(peers: &Peers) {
     let (table, now) = (lock(peers), Instant::now());
     let all = table.peers.values();
-    let may_close = all.filter_map(|peer| Some((peer.replaceable_since(LOOK, now)?, peer)));
+    let may_close = all.clone().filter_map(|peer| Some((peer.replaceable_since(LOOK, now)?, peer)));
     if let Some((_, peer)) = may_close.min_by_key(|(since, _)| *since) {
         peer.stop.cancel();
+        return;
+    }
+    let half_closed = all.filter_map(|peer| Some((peer.half_closed_since(now)?, peer)));
+    if let Some((_, peer)) = half_closed.min_by_key(|(since, _)| *since) {
+        peer.leave(false);
     }
 }
 

@@ -473,7 +473,9 @@ async fn run(server: Arc<Upstream>) {
     let end = End(server);
     let server = &end.0;
     let health = Arc::clone(&server.health);
-    let addresses = server.lookup.run(connect::addresses_of_server(server.address.clone()));
+    let failures = server.lock().failures;
+    let found = server.lookup.run(connect::addresses_of_server(server.address.clone()));
+    let addresses = async { Ok(connect::in_turn(found.await?, failures)) };
     let connected = Client::connect_to(addresses, server.options, health).await;
     let (reason, is_answering) = match connected {
         Ok(client) => {

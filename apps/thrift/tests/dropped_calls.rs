@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use common::{Gate, LONG, Server, answers, millis, nothing_left, reply, request, 
 use futures::poll;
 use thrift_demux::demo::Serve;
 use thrift_demux::{Client, Error, Options, Pool, Settings};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinSet, yield_now};
@@ -391,4 +392,82 @@ async fn a_call_that_waits_for_room_and_is_not_polled_holds_up_no_others() {
         assert_eq!(answer.unwrap().unwrap(), "an answer");
     }
     assert_eq!(timeout(LONG, unpolled).await.unwrap().unwrap(), "an answer");
+}
+
+/// How the connections of a server end. It is told of a reset by a broken pipe, if the client has shut
+/// down its side before.
+async fn ends() -> (SocketAddr, mpsc::UnboundedReceiver<(usize, ErrorKind)>) {
+    let (ended, ends) = mpsc::unbounded_channel();
+    let script = move |mut socket: TcpStream, _| {
+        let ended = ended.clone();
+        async move {
+            let mut requests = 0;
+            loop {
+                let length = match socket.read_u32().await {
+                    Ok(length) => length,
+                    Err(error) if error.kind() == ErrorKind::UnexpectedEof && requests > 0 => {
+                        // The client has shut down its side. Calls may be running, so this side is open.
+                        let kind = loop {
+                            sleep(millis(10)).await;
+                            if let Ok(Some(error)) = socket.take_error() {
+                                break error.kind();
+                            }
+                        };
+                        let _ = ended.send((requests, kind));
+                        return;
+                    }
+                    Err(error) => {
+                        let _ = ended.send((requests, error.kind()));
+                        return;
+                    }
+                };
+                let mut frame = vec![0; length as usize];
+                if socket.read_exact(&mut frame).await.is_err() {
+                    return;
+                }
+                requests += 1;
+            }
+        }
+    };
+    (scripted(script).await.0, ends)
+}
+
+/// A server cannot know otherwise that nobody waits for the answers.
+#[tokio::test]
+async fn a_connection_that_is_dropped_with_calls_is_reset() {
+    let (address, mut ends) = ends().await;
+    let client = Client::connect(address, Options::default()).await.unwrap();
+    {
+        let mut call = pin!(client.later("x", 0));
+        assert!(poll!(&mut call).is_pending());
+        while client.counts().calls < 1 {
+            yield_now().await;
+        }
+        client.note("a last word").await.unwrap();
+    }
+    drop(client);
+    let (requests, end) = timeout(LONG, ends.recv()).await.expect("it is not reset").unwrap();
+    assert!(matches!(end, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{end}");
+    assert_eq!(requests, 2, "the last word was lost");
+}
+
+#[tokio::test]
+async fn a_connection_that_is_given_up_is_reset() {
+    let (address, mut ends) = ends().await;
+    let pool = Pool::new([address], within(millis(50)));
+    let answer = pool.round_robin(async |client| client.later("x", 0).await).await;
+    assert!(matches!(answer, Err(Error::Deadline(_))), "{answer:?}");
+    let retries = async {
+        loop {
+            let _ = pool.round_robin(async |client| client.later("x", 0).await).await;
+        }
+    };
+    let end = async { ends.recv().await.unwrap() };
+    tokio::select! {
+        (_, end) = end => {
+            assert!(matches!(end, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{end}");
+        }
+        () = retries => {}
+        () = sleep(LONG) => panic!("it is not reset"),
+    }
 }

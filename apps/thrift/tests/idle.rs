@@ -157,3 +157,33 @@ async fn the_longest_idle_connection_makes_room_at_the_limit_of_open_files() {
     let reported = errors.matches("cannot accept a connection").count();
     assert_eq!(reported, 1, "{errors}");
 }
+
+/// They may still read the answers, but nearly always have left.
+#[tokio::test]
+async fn clients_that_have_shut_down_their_side_make_room_for_others_though_their_calls_run() {
+    let (service, mut held) = Gate::new();
+    let settings = Settings { connections: 3, idle_timeout: None, ..Default::default() };
+    let server = Server::start(Serve(service), settings).await;
+    let mut calls = Vec::new();
+    for _ in 0..3 {
+        let mut socket = TcpStream::connect(server.address).await.unwrap();
+        call(&mut socket, "later").await;
+        let running = timeout(LONG, held.recv()).await.expect("no call arrived").unwrap();
+        calls.push((socket, running));
+    }
+    // The first one has not.
+    for (socket, _) in &mut calls[1..] {
+        socket.shutdown().await.unwrap();
+    }
+    for n in 1..3 {
+        let mut next = timeout(LONG, echo(&server)).await.expect("it has no place");
+        let dropped = calls.iter().filter(|(_, call)| call.release.is_closed()).count();
+        assert_eq!(dropped, n, "calls were dropped");
+        call(&mut next, "later").await; // it stays
+        let running = timeout(LONG, held.recv()).await.expect("no call arrived").unwrap();
+        calls.push((next, running));
+    }
+    assert!(!calls[0].1.release.is_closed(), "the client that has not left lost its call");
+    drop(calls);
+    server.stop().await;
+}
