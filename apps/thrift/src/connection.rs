@@ -14,7 +14,8 @@
 //! 4. A connection is gone when it was reset, stalled, could not be written to, or sent garbage.
 //!    Then its pending calls are dropped, and its socket is closed. One-way calls continue, and
 //!    requests that arrived before a reset are still started, because they may be one-way, for a while
-//!    (`Settings::patience`) and in the turns that all such connections share.
+//!    (`Settings::patience`) and in the turns that all such connections share. Those whose clients have
+//!    shut down their side share them, too, because nearly all of these have left.
 //! 5. When a connection is closed because others need its memory, its one-way calls are dropped, too,
 //!    also if its client had left before. Otherwise they would keep the memory.
 
@@ -30,11 +31,11 @@ use futures::{FutureExt, SinkExt, StreamExt, future};
 use stream_demux::{Attach, Lease};
 use thrift::protocol::TMessageType;
 use thrift::{ApplicationError, ApplicationErrorKind};
-use tokio::io::Interest;
+use tokio::io::{Interest, Ready};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinSet, unconstrained};
-use tokio::time::sleep;
+use tokio::time::timeout;
 use tokio_util::bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -79,6 +80,11 @@ impl Activity {
     /// Notes that bytes have arrived.
     pub(crate) fn note_received(&self) {
         self.last().received = Some(Instant::now());
+    }
+
+    /// Notes that the client has shut down its side.
+    fn note_end(&self) {
+        self.last().ended.get_or_insert_with(Instant::now);
     }
 
     #[cfg(test)]
@@ -150,6 +156,11 @@ impl Peer {
         (!is_active && now.saturating_duration_since(since) >= least).then_some(since)
     }
 
+    /// Returns `true` if its client has shut down its side: it has probably left.
+    fn is_closing(&self) -> bool {
+        self.activity.last().ended.is_some()
+    }
+
     /// Returns since when its client has shut down its side, if it may be closed for another one although
     /// its calls are running. Its client may still read, but nearly always it has left.
     pub(crate) fn half_closed_since(&self, now: Instant) -> Option<Instant> {
@@ -186,6 +197,12 @@ impl Drop for Owed {
     fn drop(&mut self) {
         self.activity.last().answered = Some(Instant::now());
     }
+}
+
+/// Returns `true` if the client has shut down its side, although not all that it has sent is read.
+fn is_closed_by_client(socket: &TcpStream) -> bool {
+    let ready = socket.ready(Interest::READABLE).now_or_never();
+    ready.is_some_and(|ready| ready.is_ok_and(Ready::is_read_closed))
 }
 
 struct Connection<S> {
@@ -261,8 +278,8 @@ impl<S: Service> Connection<S> {
                 _ = socket.ready(Interest::ERROR) => peer.gone.cancel(),
                 () = peer.gone.cancelled() => {}
             }
-            lock(&peers).remove(&id); // its place is free
-            sleep(patience).await;
+            let ended = lock(&peers).leave(id);
+            let _ = timeout(patience, ended.cancelled()).await;
         };
         let mut left = pin!(left.fuse());
         let closed = || Err(account.end_error().to_string());
@@ -270,7 +287,7 @@ impl<S: Service> Connection<S> {
             biased; // what a reset connection has sent is read in another way
             () = &mut left => Ok(()),
             () = account.ended().cancelled() => closed(),
-            end = self.requests(incoming, &account) => end,
+            end = self.requests(incoming, &socket, &account) => end,
         };
         if end.is_ok() {
             tokio::select! {
@@ -301,7 +318,12 @@ impl<S: Service> Connection<S> {
     }
 
     /// Reads requests and starts calls until the input ends, the connection is gone, or it is to end.
-    async fn requests(&mut self, mut incoming: Incoming, account: &Account) -> Result<(), String> {
+    async fn requests(
+        &mut self,
+        mut incoming: Incoming,
+        socket: &TcpStream,
+        account: &Account,
+    ) -> Result<(), String> {
         let (peer, gone) = (self.peer.clone(), self.peer.gone.clone());
         let (stop, owed) = (self.peer.stop.clone(), self.owed.clone());
         let mut end = pin!(async move {
@@ -323,8 +345,8 @@ impl<S: Service> Connection<S> {
             let frame = loop {
                 tokio::select! {
                     frame = incoming.next() => {
-                        if frame.is_none() {
-                            peer.activity.last().ended = Some(Instant::now());
+                        if frame.is_none() || is_closed_by_client(socket) {
+                            peer.activity.note_end();
                         }
                         break frame;
                     }
@@ -376,7 +398,8 @@ impl<S: Service> Connection<S> {
             kind => return Err(format!("a request has the message type {kind:?}")),
         };
         let gone = self.peer.gone.clone();
-        let turns = if gone.is_cancelled() { &self.server.turns_of_gone } else { &self.turns };
+        let has_left = gone.is_cancelled() || self.peer.is_closing();
+        let turns = if has_left { &self.server.turns_of_gone } else { &self.turns };
         let turn = turns.next(frame.len()).await;
         self.server.calls.fetch_add(1, Relaxed);
         let (server, connection) = (Arc::clone(&self.server), self.id);

@@ -5,7 +5,7 @@
 //! whose client reads no answers fails (`frame`). The demux's stall time-out is not used: it counts
 //! operations of a sink, and the client may read one long answer for longer.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -53,11 +53,11 @@ pub struct Settings {
     pub limits: Limits,
     /// Limit of calls per connection that are running, or answered but not yet written. At least 1.
     pub in_flight: u32,
-    /// Limit of concurrent connections. When all places are taken, the connection that has been idle
-    /// for longest is closed for another one. A connection is idle if no call is running or waits for
-    /// memory, and it has neither received anything nor been answered for a second; or if it has sent
-    /// nothing for 100 ms since it was accepted. If none is idle, it is one whose client has shut down its
-    /// side a second ago, with its calls. If there is none, the new one waits. At least 1.
+    /// Limit of concurrent connections. When all places are taken, one whose client has shut down its
+    /// side a second ago is closed for another one, with its calls; if there is none, the connection that
+    /// has been idle for longest. A connection is idle if no call is running or waits for memory, and it
+    /// has neither received anything nor been answered for a second; or if it has sent nothing for 100 ms
+    /// since it was accepted. If none is idle, the new one waits. At least 1.
     ///
     /// A connection has its place until its client has reset it, or its socket is closed. A client that
     /// has closed its side may still read, so the server then closes the socket when no call owes an
@@ -170,6 +170,8 @@ pub(crate) type Peers = Mutex<Table>;
 pub(crate) struct Table {
     peers: HashMap<u64, Peer>,
     places: HashMap<u64, OwnedSemaphorePermit>,
+    /// Ends the reading of what had arrived from clients that are gone. The first one is the oldest.
+    leaving: BTreeMap<u64, CancellationToken>,
     /// Places of connections whose clients are gone, but whose one-way calls are running.
     outlasting: Arc<Semaphore>,
 }
@@ -177,11 +179,29 @@ pub(crate) struct Table {
 impl Table {
     fn new(outlasting: usize) -> Self {
         let outlasting = Arc::new(Semaphore::new(outlasting));
-        Self { peers: HashMap::new(), places: HashMap::new(), outlasting }
+        let (peers, places, leaving) = Default::default();
+        Self { peers, places, leaving, outlasting }
     }
 
     pub(crate) fn insert(&mut self, id: u64, peer: Peer) {
         self.peers.insert(id, peer);
+    }
+
+    /// Notes that a client is gone, and frees its place. Returns a token that is cancelled when no more of
+    /// what it had sent is to be read.
+    pub(crate) fn leave(&mut self, id: u64) -> CancellationToken {
+        let token = self.leaving.remove(&id).unwrap_or_default();
+        self.remove(&id);
+        self.leaving.insert(id, token.clone());
+        token
+    }
+
+    /// Closes a connection whose client is taken to be gone, and reads no more from it.
+    fn drop_half_closed(&mut self, id: u64) {
+        self.leaving.entry(id).or_default().cancel();
+        if let Some(peer) = self.peers.get(&id) {
+            peer.leave(false);
+        }
     }
 
     /// Removes a connection whose client is gone, or whose socket is closed. Its place is free at once,
@@ -189,6 +209,7 @@ impl Table {
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "its caller knows it as a map")]
     pub(crate) fn remove(&mut self, id: &u64) {
         self.peers.remove(id);
+        self.leaving.remove(id);
         if let Some(place) = self.places.get_mut(id)
             && let Ok(other) = Arc::clone(&self.outlasting).try_acquire_owned()
         {
@@ -214,6 +235,7 @@ impl Drop for Seat {
     fn drop(&mut self) {
         let mut peers = lock(&self.peers);
         peers.peers.remove(&self.id); // is left there by a connection that panicked
+        peers.leaving.remove(&self.id);
         peers.places.remove(&self.id);
     }
 }
@@ -317,19 +339,33 @@ fn close_idle(peers: &Peers, least: Duration) {
     }
 }
 
-/// Closes the connection that has been idle for longest, if one may be closed for another one; if none
-/// may, the one whose client has shut down its side first.
+/// Closes the connection of a client that is gone, if there is one that is still read.
+fn close_leaving(peers: &Peers) -> bool {
+    let oldest = lock(peers).leaving.pop_first();
+    oldest.is_some_and(|(_, token)| {
+        token.cancel();
+        true
+    })
+}
+
+/// Closes the connection whose client has shut down its side first, although its calls may be running.
+fn close_half_closed(peers: &Peers) -> bool {
+    let (mut table, now) = (lock(peers), Instant::now());
+    let all = table.peers.iter();
+    let half_closed = all.filter_map(|(id, peer)| Some((peer.half_closed_since(now)?, *id))).min();
+    half_closed.is_some_and(|(_, id)| {
+        table.drop_half_closed(id);
+        true
+    })
+}
+
+/// Closes the connection that has been idle for longest, if one may be closed for another one.
 fn close_longest_idle(peers: &Peers) {
     let (table, now) = (lock(peers), Instant::now());
     let all = table.peers.values();
-    let may_close = all.clone().filter_map(|peer| Some((peer.replaceable_since(LOOK, now)?, peer)));
+    let may_close = all.filter_map(|peer| Some((peer.replaceable_since(LOOK, now)?, peer)));
     if let Some((_, peer)) = may_close.min_by_key(|(since, _)| *since) {
         peer.stop.cancel();
-        return;
-    }
-    let half_closed = all.filter_map(|peer| Some((peer.half_closed_since(now)?, peer)));
-    if let Some((_, peer)) = half_closed.min_by_key(|(since, _)| *since) {
-        peer.leave(false);
     }
 }
 
@@ -380,7 +416,10 @@ async fn accept<S: Service>(listener: TcpListener, server: &Arc<Server<S>>) -> u
             accepted = listener.accept(), if newcomer.is_none() && may_accept => match accepted {
                 Ok(accepted) => {
                     newcomer = Some(accepted);
-                    if places.available_permits() == 0 && looks.are_in_time(Instant::now()) {
+                    if places.available_permits() == 0
+                        && !close_half_closed(&server.peers)
+                        && looks.are_in_time(Instant::now())
+                    {
                         close_longest_idle(&server.peers);
                     }
                 }
@@ -388,7 +427,7 @@ async fn accept<S: Service>(listener: TcpListener, server: &Arc<Server<S>>) -> u
                 // at the next look.
                 Err(error) => {
                     may_accept = false;
-                    if is_out_of_files(&error) {
+                    if is_out_of_files(&error) && !close_leaving(&server.peers) {
                         close_longest_idle(&server.peers);
                     }
                     if reported.is_none_or(|at| at.elapsed() >= REPORT) {
@@ -416,14 +455,16 @@ async fn accept<S: Service>(listener: TcpListener, server: &Arc<Server<S>>) -> u
             _ = look.tick() => {
                 may_accept = true;
                 server.memory.tick();
+                // The newcomer may have been accepted just now, while places are free.
+                let needs_place = newcomer.is_some() && places.available_permits() == 0;
+                let has_place = needs_place && close_half_closed(&server.peers);
                 if !looks.note(Instant::now()) {
                     continue;
                 }
                 if let Some(least) = idle_timeout {
                     close_idle(&server.peers, least);
                 }
-                // The newcomer may have been accepted just now, while places are free.
-                if newcomer.is_some() && places.available_permits() == 0 {
+                if needs_place && !has_place {
                     close_longest_idle(&server.peers);
                 }
             }

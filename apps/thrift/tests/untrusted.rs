@@ -590,12 +590,14 @@ impl Service for Started {
     }
 }
 
-/// Clients that send calls and reset their connections, before the server has accepted any of them.
-fn reset_at_once(address: SocketAddr, connections: usize, calls: &[u8]) {
+/// Clients that send calls and reset or close their connections, before the server has accepted any of
+/// them.
+fn leave_at_once(address: SocketAddr, connections: usize, calls: &[u8], resets: bool) {
     for _ in 0..connections {
         let mut socket = std::net::TcpStream::connect(address).unwrap();
         socket.write_all(calls).unwrap();
-        socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO)).unwrap();
+        let linger = resets.then_some(Duration::ZERO);
+        socket2::SockRef::from(&socket).set_linger(linger).unwrap();
     }
 }
 
@@ -605,17 +607,19 @@ async fn calls_of_clients_that_have_left_take_the_turns_of_one() {
     const CONNECTIONS: usize = 50;
     const EACH: usize = 100;
 
-    for call in [one_way(), call("later", 1, "nobody gets it")] {
+    let call = call("later", 1, "nobody gets it");
+    for (call, resets) in [(one_way(), true), (one_way(), false), (call, true)] {
         let started = Started::default();
         let count = Arc::clone(&started.0);
-        // They take no place, and there is time for their calls.
-        let settings = Settings { connections: CONNECTIONS, patience: LONG, ..Settings::default() };
+        // Those that have reset take no place. There is time for their calls.
+        let connections = CONNECTIONS + usize::from(!resets);
+        let settings = Settings { connections, patience: LONG, ..Settings::default() };
         let server = Server::start(started, settings).await;
-        reset_at_once(server.address, CONNECTIONS, &call.repeat(EACH));
+        leave_at_once(server.address, CONNECTIONS, &call.repeat(EACH), resets);
         let client = server.client(Protocol::Binary).await;
         timeout(LONG, client.ping()).await.expect("no answer").unwrap_err();
         let before = count.load(SeqCst);
-        assert!(before < 8 * CONNECTIONS, "{before} were started before");
+        assert!(before < 12 * CONNECTIONS, "{before} were started before");
         let all = async {
             while count.load(SeqCst) < CONNECTIONS * EACH + 1 {
                 yield_now().await;
@@ -634,7 +638,7 @@ async fn calls_of_a_client_that_has_left_are_started_for_a_while() {
     let server = Server::start(Serve(gate), settings).await;
     let mut one_way = call("later", 1, "x");
     one_way[7] = 4; // the type of the message
-    reset_at_once(server.address, 1, &one_way.repeat(100));
+    leave_at_once(server.address, 1, &one_way.repeat(100), true);
     let mut running = Vec::new();
     for _ in 0..10 {
         running.push(timeout(LONG, held.recv()).await.expect("it is not started").unwrap());
