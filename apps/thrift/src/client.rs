@@ -114,8 +114,8 @@ pub struct Counts {
 
 /// A handle to a connection, which can be cloned and used from any thread. The connection is closed
 /// when the last handle is dropped; requests in its queue have one deadline to be written. If calls are
-/// still with the server, it is reset a second after the last request was written, so that the server drops
-/// them.
+/// still with the server, it is reset a second after the last request was written, so that the server
+/// drops them.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -370,7 +370,8 @@ impl Client {
     }
 
     /// Creates a client on any transport and spawns the tasks that run the connection. Whether its
-    /// peer reads is judged by the frames that are written, because bytes below them are not seen.
+    /// peer reads is judged by the frames that are written, because bytes below them are not seen. A
+    /// connection that ends while calls are with the server is closed, and not reset.
     ///
     /// # Panics
     ///
