@@ -178,7 +178,7 @@ impl Connection {
         self.outbox.end();
     }
 
-    /// Notes an answer that nobody can read. A server that gets one call at a time, and answers it
+    /// Notes an answer that is not well-formed. A server that gets one call at a time, and answers it
     /// with garbage, has failed: a pool uses another connection. Other calls continue.
     fn unreadable(&self, call: &Running, what: &str) {
         self.unreadable.fetch_add(1, Relaxed);

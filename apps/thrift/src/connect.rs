@@ -29,7 +29,7 @@ pub(crate) async fn addresses_of_server(server: String) -> Found {
     }
     let (found, finding) = oneshot::channel();
     thread::Builder::new().name("thrift-lookup".to_owned()).spawn(move || {
-        // Nobody waits if the runtime has shut down.
+        // The receiver is gone if the runtime has shut down.
         let _ =
             found.send(std::net::ToSocketAddrs::to_socket_addrs(&server).map(Iterator::collect));
     })?;

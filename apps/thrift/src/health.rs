@@ -9,7 +9,7 @@
 //!    long as more calls come; and a caller with another version of the IDL would close the places of
 //!    all others. That an answer has no result, as when a service returned null, or exceeds the limits
 //!    of strings and containers, says as little as an exception. Finagle, too, counts each answer as a
-//!    success unless it is told otherwise
+//!    success unless it is configured otherwise
 //!    (<https://twitter.github.io/finagle/docs/com/twitter/finagle/param/ResponseClassifier.html>).
 //! 2. A good answer opens a place for [`Pool::round_robin`](crate::Pool::round_robin), and a failed
 //!    call closes its place and all but a few of those that are free. At least one stays open. Thus

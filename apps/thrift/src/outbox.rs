@@ -464,7 +464,7 @@ pub(crate) struct Written {
 }
 
 impl Drop for Written {
-    /// Calls may be with the server that nobody waits for any more. It drops them if the connection is
+    /// Calls may be with the server whose callers are gone. It drops them if the connection is
     /// reset; an end of its input would look as if this side went on to read, so that it would keep the
     /// connection until they end.
     fn drop(&mut self) {

@@ -396,7 +396,7 @@ mod tests {
         assert_eq!(shares.long(3, 22, 6), None, "it has something already");
         assert_eq!(shares.long(3, 21, 6), Some(1));
         shares.release(1, 10, 5);
-        assert_eq!(shares.long(4, 25, 6), None, "nobody has more than an equal part");
+        assert_eq!(shares.long(4, 25, 6), None, "none has more than an equal part");
         shares.release(3, 4, 1);
         shares.release(2, 22, 3);
         assert_eq!(shares.long(4, 25, 6), None, "an equal part of two is 50");
@@ -404,7 +404,7 @@ mod tests {
         assert!(shares.is_unused(100));
     }
 
-    /// Whoever would hold a third of an equal part has room, or another holds more than an equal part.
+    /// One that would hold a third of an equal part has room, or another holds more than an equal part.
     #[test]
     fn a_third_of_an_equal_part_is_free_or_held_by_one_that_has_more() {
         for greedy in 1..50 {

@@ -394,8 +394,8 @@ async fn a_call_that_waits_for_room_and_is_not_polled_holds_up_no_others() {
     assert_eq!(timeout(LONG, unpolled).await.unwrap().unwrap(), "an answer");
 }
 
-/// How the connections of a server end. It is told of a reset by a broken pipe, if the client has shut
-/// down its side before.
+/// How the connections of a server end. A reset is a broken pipe, if the client has shut down its side
+/// before.
 async fn ends() -> (SocketAddr, mpsc::UnboundedReceiver<(usize, ErrorKind)>) {
     let (ended, ends) = mpsc::unbounded_channel();
     let script = move |mut socket: TcpStream, _| {
@@ -432,7 +432,7 @@ async fn ends() -> (SocketAddr, mpsc::UnboundedReceiver<(usize, ErrorKind)>) {
     (scripted(script).await.0, ends)
 }
 
-/// A server cannot know otherwise that nobody waits for the answers.
+/// Otherwise, a server cannot know that its answers will not be read.
 #[tokio::test]
 async fn a_connection_that_is_dropped_with_calls_is_reset() {
     let (address, mut ends) = ends().await;

@@ -607,7 +607,7 @@ async fn calls_of_clients_that_have_left_take_the_turns_of_one() {
     const CONNECTIONS: usize = 50;
     const EACH: usize = 100;
 
-    let call = call("later", 1, "nobody gets it");
+    let call = call("later", 1, "not read");
     for (call, resets) in [(one_way(), true), (one_way(), false), (call, true)] {
         let started = Started::default();
         let count = Arc::clone(&started.0);
