@@ -14,7 +14,7 @@
 //! 4. A connection is gone when it was reset, stalled, could not be written to, or sent garbage.
 //!    Then its pending calls are dropped, and its socket is closed. One-way calls continue, and
 //!    requests that arrived before a reset are still started, because they may be one-way, for a while
-//!    (`Settings::patience`) and in the turns that all such connections share. Those whose clients have
+//!    (`Settings::after_reset`) and in the turns that all such connections share. Those whose clients have
 //!    shut down their side share them, too, because nearly all of these have left.
 //! 5. When a connection is closed because others need its memory, its one-way calls are dropped, too,
 //!    also if its client had left before. Otherwise they would keep the memory.
@@ -45,7 +45,7 @@ use crate::error::Error;
 use crate::fairness::Turns;
 use crate::memory::{Account, Held};
 use crate::message::Message;
-use crate::server::{Answer, Outbox, Server, lock};
+use crate::server::{Answer, Outbox, Server};
 use crate::service::{Request, Service};
 use crate::socket::{self, Reading, Writing};
 use crate::transport::{Frame, Framing, Incoming, Transport};
@@ -121,6 +121,8 @@ pub(crate) struct Peer {
     /// Cancelled when it gets no more answers.
     gone: CancellationToken,
     stalled: Arc<AtomicBool>,
+    /// Cancelled when nothing more of what its client has sent is to be read.
+    cut_off: CancellationToken,
     /// Cancelled when it is to end: see the third rule above.
     pub(crate) stop: CancellationToken,
     activity: Activity,
@@ -132,8 +134,8 @@ impl Peer {
     pub(crate) fn new(stop: CancellationToken, in_flight: u32) -> Self {
         let in_flight = in_flight as usize;
         let permits = Arc::new(Semaphore::new(in_flight));
-        let (gone, stalled, activity) = Default::default();
-        Self { gone, stalled, stop, activity, permits, in_flight }
+        let (gone, stalled, cut_off, activity) = Default::default();
+        Self { gone, stalled, cut_off, stop, activity, permits, in_flight }
     }
 
     /// Returns since when it has neither had a call nor received anything; `None` while calls are
@@ -156,6 +158,11 @@ impl Peer {
         (!is_active && now.saturating_duration_since(since) >= least).then_some(since)
     }
 
+    #[cfg(test)]
+    pub(crate) fn activity(&self) -> &Activity {
+        &self.activity
+    }
+
     /// Returns `true` if its client has shut down its side: it has probably left.
     fn is_closing(&self) -> bool {
         self.activity.last().ended.is_some()
@@ -164,7 +171,27 @@ impl Peer {
     /// Returns since when its client has shut down its side, if it may be closed for another one although
     /// its calls are running. Its client may still read, but nearly always it has left.
     pub(crate) fn half_closed_since(&self, now: Instant) -> Option<Instant> {
-        self.activity.last().ended.filter(|ended| !is_recent(Some(*ended), now))
+        let ended = self.activity.last().ended.filter(|ended| !is_recent(Some(*ended), now));
+        ended.filter(|_| !self.gone.is_cancelled())
+    }
+
+    /// Returns `true` if what its client has sent is to be read, even if it is gone.
+    pub(crate) fn is_still_read(&self) -> bool {
+        !self.cut_off.is_cancelled()
+    }
+
+    /// Has no more of what its client has sent read, once it is gone.
+    pub(crate) fn read_no_more(&self) {
+        self.cut_off.cancel();
+    }
+
+    /// A peer that waits for a request, and whose client may have shut down its side.
+    #[cfg(test)]
+    pub(crate) fn waiting(since: Instant, ended: Option<Instant>) -> Self {
+        let peer = Self::new(CancellationToken::new(), 1);
+        Arc::clone(&peer.permits).try_acquire_owned().unwrap().forget();
+        *peer.activity.last() = Last { waiting: Some(since), ended, ..Last::default() };
+        peer
     }
 
     /// Returns `true` if the system may have an answer that it has not sent yet.
@@ -215,17 +242,19 @@ struct Connection<S> {
     turns: Turns,
 }
 
+/// A connection that was accepted.
+pub(crate) struct Arrived {
+    pub(crate) socket: TcpStream,
+    pub(crate) address: SocketAddr,
+    pub(crate) id: u64,
+    pub(crate) peer: Peer,
+}
+
 /// Serves a connection until it is closed and its calls have ended.
-pub(crate) async fn run<S: Service>(
-    server: Arc<Server<S>>,
-    socket: TcpStream,
-    address: SocketAddr,
-    id: u64,
-) {
+pub(crate) async fn run<S: Service>(server: Arc<Server<S>>, arrived: Arrived) {
+    let Arrived { socket, address, id, peer } = arrived;
     let _ = socket.set_nodelay(true); // the demux batches answers and flushes them
     socket::keep_alive(&socket);
-    let peer = Peer::new(server.stop.child_token(), server.settings.in_flight);
-    lock(&server.peers).insert(id, peer.clone());
     let mut connection = Connection {
         server: Arc::clone(&server),
         id,
@@ -235,7 +264,7 @@ pub(crate) async fn run<S: Service>(
         turns: Turns::new(&server.threads),
     };
     let end = connection.serve(socket).await;
-    lock(&server.peers).remove(&id);
+    server.connections.close(id);
     if let Err(reason) = end {
         server.faulty.fetch_add(1, Relaxed);
         (server.settings.on_closed)(address, &reason);
@@ -264,7 +293,7 @@ impl<S: Service> Connection<S> {
             return Ok(());
         }
 
-        let (peer, patience) = (self.peer.clone(), settings.patience);
+        let (peer, after_reset) = (self.peer.clone(), settings.after_reset);
         // The runtime tells errors with the next events only. This one may have been reset before. Then
         // what has arrived is readable, as soon as the runtime knows it.
         if socket.take_error().is_ok_and(|error| error.is_some()) {
@@ -272,14 +301,14 @@ impl<S: Service> Connection<S> {
             peer.gone.cancel();
         }
         // Completes when the client has left, and what had arrived before has had its time.
-        let (peers, id) = (Arc::clone(&self.server.peers), self.id);
+        let (server, id) = (Arc::clone(&self.server), self.id);
         let left = async {
             tokio::select! {
                 _ = socket.ready(Interest::ERROR) => peer.gone.cancel(),
                 () = peer.gone.cancelled() => {}
             }
-            let ended = lock(&peers).leave(id);
-            let _ = timeout(patience, ended.cancelled()).await;
+            server.connections.leave(id);
+            let _ = timeout(after_reset, peer.cut_off.cancelled()).await;
         };
         let mut left = pin!(left.fuse());
         let closed = || Err(account.end_error().to_string());

@@ -27,6 +27,7 @@ mod memory;
 mod message;
 mod outbox;
 mod panics;
+mod places;
 mod pool;
 mod server;
 mod service;

@@ -5,38 +5,35 @@
 //! whose client reads no answers fails (`frame`). The demux's stall time-out is not used: it counts
 //! operations of a sink, and the client may read one long answer for longer.
 
-use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::channel::mpsc::{UnboundedSender, unbounded};
 use futures::{Sink, stream};
 use stream_demux::{Attach, DemuxStreamExt, Detached, Hooks, Overflow, Recipient, Totals};
 use tokio::net::TcpListener;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::connection::{self, Peer};
+use crate::connection::{self, Arrived, Peer};
 use crate::fairness::{Threads, Turns};
 use crate::memory::Memory;
 use crate::message::Limits;
 use crate::panics::contain;
+use crate::places::{Connections, LOOK, Lack, Room, Seat};
 use crate::service::{Answering, Service};
 use crate::socket::{Reading, Writing, limit_unsent};
 use crate::transport::{Frame, Framing, Transport};
 
 /// Capacity of the queue of answers between the calls and the demux.
 const INBOX: usize = 1024;
-
-/// How often idle connections are looked for. A time-out may take that much longer.
-const LOOK: Duration = Duration::from_millis(100);
 
 type Wrap = dyn Fn(Reading, Writing, &Framing) -> Transport + Send + Sync;
 type OnClosed = dyn Fn(SocketAddr, &str) + Send + Sync;
@@ -88,9 +85,11 @@ pub struct Settings {
     /// refused meanwhile. A connection is closed as soon as no call owes an answer; until then, further
     /// calls on it are answered. If an answer was written in the last second, its write direction is
     /// shut down first, and it is closed when the client closes it. One-way calls go on when it is closed.
-    ///
-    /// Also how long calls are started that had arrived before their client reset its connection.
     pub patience: Duration,
+    /// How long calls are started that had arrived before their client reset the connection. They may be
+    /// one-way calls, which the client wants executed. Meanwhile the connection has no place, but an open
+    /// file.
+    pub after_reset: Duration,
     /// Creates the stages between a socket and its calls.
     pub wrap: Arc<Wrap>,
     /// Called with the reason when the server closes a connection because of invalid input or a
@@ -98,14 +97,16 @@ pub struct Settings {
     /// calls in a second. It must not block: it is called on a thread of the runtime.
     pub on_closed: Arc<OnClosed>,
     /// Called, at most once in a minute, with the error when a connection cannot be accepted. At the
-    /// limit of open files, the connection that has been idle for longest is closed. It must not block.
+    /// limit of open files, another connection is closed: one that was reset and is still read; if there
+    /// is none, one as when all places are taken. It must not block.
     pub on_accept_error: Arc<OnAcceptError>,
 }
 
 impl Default for Settings {
     /// Default limits; 1,024 calls for each of 1,000 connections; 256 MiB, of which a connection
-    /// may use a quarter; 30 seconds for a frame; five minutes without a call; five seconds to
-    /// stop; framing without other stages; an `on_closed` and an `on_accept_error` that do nothing.
+    /// may use a quarter; 30 seconds for a frame; five minutes without a call; five seconds to stop,
+    /// and for what arrived before a reset; framing without other stages; an `on_closed` and an
+    /// `on_accept_error` that do nothing.
     ///
     /// A quarter of the memory is enough for the longest frame and its answer.
     fn default() -> Self {
@@ -118,6 +119,7 @@ impl Default for Settings {
             stall_timeout: Duration::from_secs(30),
             idle_timeout: Some(Duration::from_secs(300)),
             patience: Duration::from_secs(5),
+            after_reset: Duration::from_secs(5),
             wrap: Arc::new(|from, to, framing| Transport::framed(from, to, framing)),
             on_closed: Arc::new(|_, _| {}),
             on_accept_error: Arc::new(|_| {}),
@@ -137,6 +139,7 @@ impl fmt::Debug for Settings {
             .field("stall_timeout", &self.stall_timeout)
             .field("idle_timeout", &self.idle_timeout)
             .field("patience", &self.patience)
+            .field("after_reset", &self.after_reset)
             .finish_non_exhaustive()
     }
 }
@@ -162,88 +165,6 @@ pub(crate) struct Answer {
 /// Writes answers to one connection.
 pub(crate) type Outbox = Pin<Box<dyn Sink<Answer, Error = io::Error> + Send>>;
 
-/// The connections, shared by the demux and their tasks.
-pub(crate) type Peers = Mutex<Table>;
-
-/// The connections by their ids, and the places that they take.
-#[derive(Debug)]
-pub(crate) struct Table {
-    peers: HashMap<u64, Peer>,
-    places: HashMap<u64, OwnedSemaphorePermit>,
-    /// Ends the reading of what had arrived from clients that are gone. The first one is the oldest.
-    leaving: BTreeMap<u64, CancellationToken>,
-    /// Places of connections whose clients are gone, but whose one-way calls are running.
-    outlasting: Arc<Semaphore>,
-}
-
-impl Table {
-    fn new(outlasting: usize) -> Self {
-        let outlasting = Arc::new(Semaphore::new(outlasting));
-        let (peers, places, leaving) = Default::default();
-        Self { peers, places, leaving, outlasting }
-    }
-
-    pub(crate) fn insert(&mut self, id: u64, peer: Peer) {
-        self.peers.insert(id, peer);
-    }
-
-    /// Notes that a client is gone, and frees its place. Returns a token that is cancelled when no more of
-    /// what it had sent is to be read.
-    pub(crate) fn leave(&mut self, id: u64) -> CancellationToken {
-        let token = self.leaving.remove(&id).unwrap_or_default();
-        self.remove(&id);
-        self.leaving.insert(id, token.clone());
-        token
-    }
-
-    /// Closes a connection whose client is taken to be gone, and reads no more from it.
-    fn drop_half_closed(&mut self, id: u64) {
-        self.leaving.entry(id).or_default().cancel();
-        if let Some(peer) = self.peers.get(&id) {
-            peer.leave(false);
-        }
-    }
-
-    /// Removes a connection whose client is gone, or whose socket is closed. Its place is free at once,
-    /// unless too many that were removed before have calls that are still running.
-    #[allow(clippy::trivially_copy_pass_by_ref, reason = "its caller knows it as a map")]
-    pub(crate) fn remove(&mut self, id: &u64) {
-        self.peers.remove(id);
-        self.leaving.remove(id);
-        if let Some(place) = self.places.get_mut(id)
-            && let Ok(other) = Arc::clone(&self.outlasting).try_acquire_owned()
-        {
-            *place = other;
-        }
-    }
-}
-
-/// Takes a place for a connection, until its task ends.
-struct Seat {
-    peers: Arc<Peers>,
-    id: u64,
-}
-
-impl Seat {
-    fn take(peers: Arc<Peers>, id: u64, place: OwnedSemaphorePermit) -> Self {
-        lock(&peers).places.insert(id, place);
-        Self { peers, id }
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        let mut peers = lock(&self.peers);
-        peers.peers.remove(&self.id); // is left there by a connection that panicked
-        peers.leaving.remove(&self.id);
-        peers.places.remove(&self.id);
-    }
-}
-
-pub(crate) fn lock(peers: &Peers) -> MutexGuard<'_, Table> {
-    peers.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// State shared by all connections.
 pub(crate) struct Server<S> {
     pub(crate) service: S,
@@ -255,18 +176,17 @@ pub(crate) struct Server<S> {
     pub(crate) turns_of_gone: Turns,
     pub(crate) orders: UnboundedSender<Attach<u64, Outbox>>,
     pub(crate) answers: mpsc::Sender<Answer>,
-    pub(crate) peers: Arc<Peers>,
+    pub(crate) connections: Arc<Connections>,
     pub(crate) stop: CancellationToken,
     pub(crate) calls: AtomicU64,
     pub(crate) faulty: AtomicU64,
 }
 
 /// Hooks that notify a connection when its sink is detached.
-struct Watch(Arc<Peers>);
+struct Watch(Arc<Connections>);
 
 impl Hooks<u64, Answer, io::Error> for Watch {
     fn detached(&mut self, to: Recipient<'_, u64>, why: Detached<io::Error>) {
-        let table = lock(&self.0);
         // An error of the system has a code. Of the others, only that of a stall is a time-out.
         let has_stalled = match why {
             Detached::Failed(error) => {
@@ -274,9 +194,7 @@ impl Hooks<u64, Answer, io::Error> for Watch {
             }
             _ => false,
         };
-        if let Some(peer) = table.peers.get(to.key) {
-            peer.leave(has_stalled);
-        }
+        self.0.with(*to.key, |peer| peer.leave(has_stalled));
     }
 }
 
@@ -292,14 +210,14 @@ pub async fn serve<S: Service>(
     settings.in_flight = settings.in_flight.max(1);
     let (orders, orders_in) = unbounded();
     let (answers, mut answers_in) = mpsc::channel(INBOX);
-    let peers = Arc::new(Mutex::new(Table::new(settings.connections)));
+    let connections = Arc::new(Connections::new(settings.connections));
     let demux = stream::poll_fn(move |cx| answers_in.poll_recv(cx))
         .demux_by(|answer: &Answer| answer.connection, orders_in)
         .buffer(settings.in_flight as usize)
         // Permits keep each queue within its buffer. If they failed to, only this connection would
         // be closed.
         .overflow(Overflow::Evict)
-        .hooks(Watch(Arc::clone(&peers)));
+        .hooks(Watch(Arc::clone(&connections)));
     let demux = tokio::spawn(demux);
 
     let (calls, faulty) = Default::default();
@@ -315,58 +233,19 @@ pub async fn serve<S: Service>(
         turns_of_gone,
         orders,
         answers,
-        peers,
+        connections,
         stop,
         calls,
         faulty,
     });
-    let connections = accept(listener, &server).await;
+    let accepted = accept(listener, &server).await;
     let (calls, faulty) = (server.calls.load(Relaxed), server.faulty.load(Relaxed));
     drop(server); // this ends the input of the demux
     let answers = match demux.await {
         Ok(totals) => totals,
         Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
     };
-    Report { connections, faulty, calls, answers }
-}
-
-/// Closes the connections that have been idle for this long.
-fn close_idle(peers: &Peers, least: Duration) {
-    for peer in lock(peers).peers.values() {
-        if peer.idle_since().is_some_and(|since| since.elapsed() >= least) {
-            peer.stop.cancel();
-        }
-    }
-}
-
-/// Closes the connection of a client that is gone, if there is one that is still read.
-fn close_leaving(peers: &Peers) -> bool {
-    let oldest = lock(peers).leaving.pop_first();
-    oldest.is_some_and(|(_, token)| {
-        token.cancel();
-        true
-    })
-}
-
-/// Closes the connection whose client has shut down its side first, although its calls may be running.
-fn close_half_closed(peers: &Peers) -> bool {
-    let (mut table, now) = (lock(peers), Instant::now());
-    let all = table.peers.iter();
-    let half_closed = all.filter_map(|(id, peer)| Some((peer.half_closed_since(now)?, *id))).min();
-    half_closed.is_some_and(|(_, id)| {
-        table.drop_half_closed(id);
-        true
-    })
-}
-
-/// Closes the connection that has been idle for longest, if one may be closed for another one.
-fn close_longest_idle(peers: &Peers) {
-    let (table, now) = (lock(peers), Instant::now());
-    let all = table.peers.values();
-    let may_close = all.filter_map(|peer| Some((peer.replaceable_since(LOOK, now)?, peer)));
-    if let Some((_, peer)) = may_close.min_by_key(|(since, _)| *since) {
-        peer.stop.cancel();
-    }
+    Report { connections: accepted, faulty, calls, answers }
 }
 
 /// When idle connections are looked for. After a pause of the process, all connections seem idle,
@@ -405,7 +284,9 @@ fn is_out_of_files(error: &io::Error) -> bool {
 async fn accept<S: Service>(listener: TcpListener, server: &Arc<Server<S>>) -> u64 {
     let Settings { connections: places, idle_timeout, patience, .. } = server.settings;
     let places = Arc::new(Semaphore::new(places));
-    let (mut connections, mut newcomer, mut id) = (JoinSet::new(), None, 0);
+    let (mut tasks, mut newcomer, mut id) = (JoinSet::new(), None, 0);
+    let connections = &server.connections;
+    let (mut room, mut files) = (Room::new(Lack::Place), Room::new(Lack::File));
     let mut may_accept = true;
     let mut reported: Option<Instant> = None;
     let mut looks = Looks { last: Instant::now(), is_late: false };
@@ -416,19 +297,18 @@ async fn accept<S: Service>(listener: TcpListener, server: &Arc<Server<S>>) -> u
             accepted = listener.accept(), if newcomer.is_none() && may_accept => match accepted {
                 Ok(accepted) => {
                     newcomer = Some(accepted);
-                    if places.available_permits() == 0
-                        && !close_half_closed(&server.peers)
-                        && looks.are_in_time(Instant::now())
-                    {
-                        close_longest_idle(&server.peers);
+                    if places.available_permits() == 0 {
+                        let now = Instant::now();
+                        room.make(connections, looks.are_in_time(now), now);
                     }
                 }
                 // The error remains for a while. It is tried again when a connection has ended, and
                 // at the next look.
                 Err(error) => {
                     may_accept = false;
-                    if is_out_of_files(&error) && !close_leaving(&server.peers) {
-                        close_longest_idle(&server.peers);
+                    if is_out_of_files(&error) {
+                        let now = Instant::now();
+                        files.make(connections, looks.are_in_time(now), now);
                     }
                     if reported.is_none_or(|at| at.elapsed() >= REPORT) {
                         reported = Some(Instant::now());
@@ -439,13 +319,15 @@ async fn accept<S: Service>(listener: TcpListener, server: &Arc<Server<S>>) -> u
                 }
             },
             place = Arc::clone(&places).acquire_owned(), if newcomer.is_some() => {
-                if let Some((socket, peer)) = newcomer.take() {
+                if let Some((socket, address)) = newcomer.take() {
                     limit_unsent(&socket);
+                    let peer = Peer::new(server.stop.child_token(), server.settings.in_flight);
                     let seat = place.ok().map(|place| {
-                        Seat::take(Arc::clone(&server.peers), id, place)
+                        Seat::take(Arc::clone(connections), id, peer.clone(), place)
                     });
-                    let connection = connection::run(Arc::clone(server), socket, peer, id);
-                    connections.spawn(async {
+                    let arrived = Arrived { socket, address, id, peer };
+                    let connection = connection::run(Arc::clone(server), arrived);
+                    tasks.spawn(async {
                         let _seat = seat;
                         connection.await;
                     });
@@ -455,28 +337,29 @@ async fn accept<S: Service>(listener: TcpListener, server: &Arc<Server<S>>) -> u
             _ = look.tick() => {
                 may_accept = true;
                 server.memory.tick();
+                room.forget();
+                files.forget();
+                let now = Instant::now();
+                let is_in_time = looks.note(now);
+                if let Some(least) = idle_timeout
+                    && is_in_time
+                {
+                    connections.close_idle(least);
+                }
                 // The newcomer may have been accepted just now, while places are free.
-                let needs_place = newcomer.is_some() && places.available_permits() == 0;
-                let has_place = needs_place && close_half_closed(&server.peers);
-                if !looks.note(Instant::now()) {
-                    continue;
-                }
-                if let Some(least) = idle_timeout {
-                    close_idle(&server.peers, least);
-                }
-                if needs_place && !has_place {
-                    close_longest_idle(&server.peers);
+                if newcomer.is_some() && places.available_permits() == 0 {
+                    room.make(connections, is_in_time, now);
                 }
             }
-            Some(_) = connections.join_next() => may_accept = true,
+            Some(_) = tasks.join_next() => may_accept = true,
             () = server.stop.cancelled() => break,
         }
     }
     // A client that connects now is refused, and tries another server at once.
     drop((listener, newcomer));
-    let all = async { while connections.join_next().await.is_some() {} };
+    let all = async { while tasks.join_next().await.is_some() {} };
     if timeout(patience, all).await.is_err() {
-        connections.shutdown().await;
+        tasks.shutdown().await;
     }
     id
 }

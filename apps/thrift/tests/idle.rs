@@ -3,6 +3,7 @@
 mod common;
 
 use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::pin::pin;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ async fn call(socket: &mut TcpStream, name: &str) {
         raw::string(to, 1, "x");
         if name == "later" {
             raw::field(to, TType::I32, 2);
-            to.write_i32(0).unwrap();
+            to.write_i32(60_000).unwrap();
         }
     });
     socket.write_all(&call).await.unwrap();
@@ -132,10 +133,9 @@ impl Drop for Process {
     }
 }
 
-/// A server in a process of its own, which may open 64 files.
+/// Starts a server in a process of its own, which may open 64 files. Returns its address.
 #[cfg(unix)]
-#[tokio::test]
-async fn the_longest_idle_connection_makes_room_at_the_limit_of_open_files() {
+fn with_few_files() -> (Process, String) {
     let script = format!("ulimit -n 64; exec '{SERVER}' serve --listen 127.0.0.1:0");
     let mut command = Command::new("sh");
     command.args(["-c", &script]).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -143,6 +143,13 @@ async fn the_longest_idle_connection_makes_room_at_the_limit_of_open_files() {
     let mut line = String::new();
     BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let address = line.trim().strip_prefix("listening on ").expect("no address").to_owned();
+    (server, address)
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn the_longest_idle_connection_makes_room_at_the_limit_of_open_files() {
+    let (mut server, address) = with_few_files();
     let mut idle = Vec::new();
     for _ in 0..100 {
         idle.push(TcpStream::connect(&address).await.unwrap());
@@ -156,6 +163,27 @@ async fn the_longest_idle_connection_makes_room_at_the_limit_of_open_files() {
     server.0.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
     let reported = errors.matches("cannot accept a connection").count();
     assert_eq!(reported, 1, "{errors}");
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn clients_that_have_shut_down_their_side_make_room_at_the_limit_of_open_files() {
+    let (_server, address) = with_few_files();
+    let mut busy = Vec::new();
+    for n in 0..70 {
+        let mut socket = TcpStream::connect(&address).await.unwrap();
+        call(&mut socket, "later").await;
+        if n % 2 == 1 {
+            socket.shutdown().await.unwrap();
+        }
+        busy.push(socket);
+    }
+    let mut next = TcpStream::connect(&address).await.unwrap();
+    call(&mut next, "echo").await;
+    assert_eq!(timeout(LONG, answer(&mut next)).await.expect("it has no file").name, "echo");
+    for socket in busy.iter_mut().step_by(2) {
+        assert!(futures::poll!(pin!(socket.read(&mut [0]))).is_pending(), "it lost its call");
+    }
 }
 
 /// They may still read the answers, but nearly always have left.

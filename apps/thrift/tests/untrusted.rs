@@ -613,7 +613,7 @@ async fn calls_of_clients_that_have_left_take_the_turns_of_one() {
         let count = Arc::clone(&started.0);
         // Those that have reset take no place. There is time for their calls.
         let connections = CONNECTIONS + usize::from(!resets);
-        let settings = Settings { connections, patience: LONG, ..Settings::default() };
+        let settings = Settings { connections, after_reset: LONG, ..Settings::default() };
         let server = Server::start(started, settings).await;
         leave_at_once(server.address, CONNECTIONS, &call.repeat(EACH), resets);
         let client = server.client(Protocol::Binary).await;
@@ -634,7 +634,8 @@ async fn calls_of_clients_that_have_left_take_the_turns_of_one() {
 #[tokio::test]
 async fn calls_of_a_client_that_has_left_are_started_for_a_while() {
     let (gate, mut held) = Gate::new();
-    let settings = Settings { in_flight: 10, patience: SHORT, ..Settings::default() };
+    let settings =
+        Settings { in_flight: 10, after_reset: SHORT, patience: SHORT, ..Settings::default() };
     let server = Server::start(Serve(gate), settings).await;
     let mut one_way = call("later", 1, "x");
     one_way[7] = 4; // the type of the message
