@@ -16,6 +16,7 @@
 //!    requests that arrived before a reset are still started, because they may be one-way, for a while
 //!    (`Settings::after_reset`) and in the turns that all such connections share. Those whose clients have
 //!    shut down their side share them, too, because nearly all of these have left.
+//!    When a new connection needs the place or the file, those that have not begun are dropped (`places`).
 //! 5. When a connection is closed because others need its memory, its one-way calls are dropped, too,
 //!    also if its client had left before. Otherwise they would keep the memory.
 
@@ -23,7 +24,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -121,21 +122,32 @@ pub(crate) struct Peer {
     /// Cancelled when it gets no more answers.
     gone: CancellationToken,
     stalled: Arc<AtomicBool>,
-    /// Cancelled when nothing more of what its client has sent is to be read.
+    /// Cancelled when no more of the calls that a client has left behind are to be begun.
     cut_off: CancellationToken,
     /// Cancelled when it is to end: see the third rule above.
     pub(crate) stop: CancellationToken,
     activity: Activity,
     permits: Arc<Semaphore>,
     in_flight: usize,
+    /// How many one-way calls are running.
+    one_way: Arc<AtomicUsize>,
+}
+
+/// A one-way call is running.
+pub(crate) struct OneWay(Arc<AtomicUsize>);
+
+impl Drop for OneWay {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
 }
 
 impl Peer {
     pub(crate) fn new(stop: CancellationToken, in_flight: u32) -> Self {
         let in_flight = in_flight as usize;
         let permits = Arc::new(Semaphore::new(in_flight));
-        let (gone, stalled, cut_off, activity) = Default::default();
-        Self { gone, stalled, cut_off, stop, activity, permits, in_flight }
+        let (gone, stalled, cut_off, activity, one_way) = Default::default();
+        Self { gone, stalled, cut_off, stop, activity, permits, in_flight, one_way }
     }
 
     /// Returns since when it has neither had a call nor received anything; `None` while calls are
@@ -175,14 +187,24 @@ impl Peer {
         ended.filter(|_| !self.gone.is_cancelled())
     }
 
-    /// Returns `true` if what its client has sent is to be read, even if it is gone.
-    pub(crate) fn is_still_read(&self) -> bool {
-        !self.cut_off.is_cancelled()
+    /// Has no more calls begun once its client is gone.
+    pub(crate) fn cut_off(&self) {
+        self.cut_off.cancel();
     }
 
-    /// Has no more of what its client has sent read, once it is gone.
-    pub(crate) fn read_no_more(&self) {
-        self.cut_off.cancel();
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.cut_off.is_cancelled()
+    }
+
+    /// Notes that a one-way call is running, until the returned value is dropped.
+    pub(crate) fn begin_one_way(&self) -> OneWay {
+        self.one_way.fetch_add(1, Relaxed);
+        OneWay(Arc::clone(&self.one_way))
+    }
+
+    /// Returns `true` if one-way calls are running: they go on when its client is gone.
+    pub(crate) fn has_begun_one_way(&self) -> bool {
+        self.one_way.load(Relaxed) > 0
     }
 
     /// A peer that waits for a request, and whose client may have shut down its side.
@@ -309,6 +331,7 @@ impl<S: Service> Connection<S> {
             }
             server.connections.leave(id);
             let _ = timeout(after_reset, peer.cut_off.cancelled()).await;
+            peer.cut_off();
         };
         let mut left = pin!(left.fuse());
         let closed = || Err(account.end_error().to_string());
@@ -435,9 +458,17 @@ impl<S: Service> Connection<S> {
         let mut held = frame.into_held();
         let request = Request::new(message, limits);
         if one_way {
-            let evicted = account.evicted().clone();
-            turn.spawn(&mut self.calls, Some(evicted.clone()), async move {
-                let _permit = permit;
+            let (evicted, cut_off) = (account.evicted().clone(), self.peer.cut_off.clone());
+            let (is_evicted, is_cut_off) = (evicted.clone(), cut_off.cancelled_owned());
+            let dropped = async move {
+                tokio::select! {
+                    () = is_evicted.cancelled() => {}
+                    () = is_cut_off => {}
+                }
+            };
+            let peer = self.peer.clone();
+            turn.spawn(&mut self.calls, dropped, async move {
+                let _running = (peer.begin_one_way(), permit);
                 tokio::select! {
                     biased;
                     _none = answer(&server.service, request, &mut held) => {}
@@ -447,7 +478,7 @@ impl<S: Service> Connection<S> {
             return Ok(());
         }
         let owed = Owed::new(permit, &self.peer, &self.owed);
-        turn.spawn(&mut self.calls, Some(gone.clone()), async move {
+        turn.spawn(&mut self.calls, gone.clone().cancelled_owned(), async move {
             let answering = answer(&server.service, request, &mut held);
             let answered = tokio::select! {
                 biased; // a call that never waits completes even after a reset

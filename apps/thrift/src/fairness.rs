@@ -26,7 +26,6 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 use crate::panics::contain;
 
@@ -294,17 +293,17 @@ pub(crate) enum Turn {
 }
 
 impl Turn {
-    /// Spawns the call, whose turn ends when it waits for the first time. A long call does not begin
-    /// when `gone` is cancelled.
+    /// Spawns the call, whose turn ends when it waits for the first time. A long call that has not begun
+    /// when `dropped` completes is dropped.
     pub(crate) fn spawn(
         self,
         calls: &mut JoinSet<()>,
-        gone: Option<CancellationToken>,
+        dropped: impl Future<Output = ()> + Send + 'static,
         call: impl Future<Output = ()> + Send + 'static,
     ) {
         match self {
             Self::Short(turn) => calls.spawn(in_turn(turn, call)),
-            Self::Long { bytes, of } => calls.spawn(of.run(bytes, gone, Box::pin(call))),
+            Self::Long { bytes, of } => calls.spawn(of.run(bytes, dropped, Box::pin(call))),
         };
     }
 }
@@ -323,18 +322,12 @@ impl Long {
     async fn run(
         self: Arc<Self>,
         bytes: usize,
-        gone: Option<CancellationToken>,
+        dropped: impl Future<Output = ()>,
         call: Pin<Box<impl Future<Output = ()> + Send + 'static>>,
     ) {
-        let gone = async {
-            match gone {
-                Some(gone) => gone.cancelled_owned().await,
-                None => future::pending().await,
-            }
-        };
         let call = tokio::select! {
             biased;
-            () = gone => return,
+            () = dropped => return,
             call = self.begin(bytes, call) => call,
         };
         if let Some(call) = call {
@@ -368,6 +361,7 @@ mod tests {
 
     use futures::FutureExt;
     use tokio::task::yield_now;
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
 
@@ -412,7 +406,7 @@ mod tests {
                 let _ = begun.send(name);
                 let _ = released.recv();
             };
-            turns.next(bytes).await.spawn(&mut self.tasks, None, call);
+            turns.next(bytes).await.spawn(&mut self.tasks, future::pending(), call);
             self.held.push((name, release));
             for _ in 0..10 {
                 yield_now().await; // it waits for its turn now
@@ -609,10 +603,10 @@ mod tests {
             begun.send(()).unwrap();
             answered.await.unwrap();
         };
-        turns.next(LONG).await.spawn(&mut calls, None, call);
+        turns.next(LONG).await.spawn(&mut calls, future::pending(), call);
         begins.await.unwrap();
         // Its turn ends.
-        turns.next(LONG).await.spawn(&mut calls, None, future::ready(()));
+        turns.next(LONG).await.spawn(&mut calls, future::pending(), future::ready(()));
         calls.join_next().await.unwrap().unwrap();
         assert!(calls.join_next().now_or_never().is_none());
         answer.send(()).unwrap();
@@ -628,7 +622,7 @@ mod tests {
         first.next().await;
         for turns in [&one, &other] {
             let call = async { unreachable!("it begins") };
-            turns.next(LONG).await.spawn(&mut calls, Some(gone.clone()), call);
+            turns.next(LONG).await.spawn(&mut calls, gone.clone().cancelled_owned(), call);
         }
         for _ in 0..10 {
             yield_now().await;
@@ -656,7 +650,7 @@ mod tests {
     async fn a_long_call_that_panics_ends_no_thread() {
         let turns = Turns::new(&Threads::of(1));
         let mut calls = JoinSet::new();
-        turns.next(LONG).await.spawn(&mut calls, None, async { panic_any(Panics) });
+        turns.next(LONG).await.spawn(&mut calls, future::pending(), async { panic_any(Panics) });
         calls.join_next().await.unwrap().unwrap();
         let mut next = Calls::new();
         next.spawn("next", LONG, &turns).await;
@@ -671,7 +665,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(1)).await;
             tokio::spawn(yield_now()).await.unwrap();
         };
-        turns.next(LONG).await.spawn(&mut calls, None, call);
+        turns.next(LONG).await.spawn(&mut calls, future::pending(), call);
         calls.join_next().await.unwrap().unwrap();
     }
 

@@ -3,8 +3,8 @@
 //! A new connection lacks a place when all of them are taken, or a file when the process has too many
 //! open ones. Then another connection is closed, if one may be: the first in this order.
 //!
-//! 1. One whose client is gone, while what it had sent before is still read. Such connections have a
-//!    file, but no place.
+//! 1. One whose client is gone, while calls that it has left behind are still read, or wait for a turn.
+//!    These calls are dropped. So many such connections have no place, and most have no file.
 //! 2. One whose client has shut down its side, although its calls may be running: nearly all of these
 //!    clients have left.
 //! 3. One that is idle.
@@ -28,8 +28,8 @@ enum State {
     Present,
     /// Its client is gone, and what it had sent is still read.
     Gone(Instant),
-    /// Its socket is closed. One-way calls may be running.
-    Closed,
+    /// Its socket is closed. One-way calls may be running, or wait for a turn.
+    Closed(Instant),
 }
 
 /// Why a connection may be closed for another one, in order, and since when.
@@ -43,9 +43,9 @@ enum Closable {
 /// Closes a connection for another one.
 fn close(peer: &Peer, why: Closable) {
     match why {
-        Closable::Gone(_) => peer.read_no_more(),
+        Closable::Gone(_) => peer.cut_off(),
         Closable::HalfClosed(_) => {
-            peer.read_no_more();
+            peer.cut_off();
             peer.leave(false);
         }
         Closable::Idle(_) => peer.stop.cancel(),
@@ -63,6 +63,8 @@ pub(crate) enum Lack {
 struct Entry {
     peer: Peer,
     place: OwnedSemaphorePermit,
+    /// Its place is one of those for connections whose clients are gone.
+    outlasts: bool,
     state: State,
 }
 
@@ -74,11 +76,13 @@ impl Entry {
                 let idle = || self.peer.replaceable_since(LOOK, now).map(Closable::Idle);
                 half_closed().or_else(idle)
             }
-            State::Gone(since) => {
-                let has_a_file = lack == Lack::File && self.peer.is_still_read();
-                has_a_file.then_some(Closable::Gone(since))
+            State::Gone(since) | State::Closed(since) => {
+                let has_it = match lack {
+                    Lack::Place => !self.outlasts && !self.peer.has_begun_one_way(),
+                    Lack::File => matches!(self.state, State::Gone(_)),
+                };
+                (has_it && !self.peer.is_cut_off()).then_some(Closable::Gone(since))
             }
-            State::Closed => None,
         }
     }
 }
@@ -118,7 +122,7 @@ impl Connections {
 
     /// Notes that the socket of a connection is closed.
     pub(crate) fn close(&self, id: u64) {
-        self.free_place(id, State::Closed);
+        self.free_place(id, State::Closed(Instant::now()));
     }
 
     /// Frees the place of a connection, unless too many others have calls that go on.
@@ -126,8 +130,11 @@ impl Connections {
         let mut entries = self.lock();
         let Some(entry) = entries.get_mut(&id) else { return };
         entry.state = state;
-        if let Ok(other) = Arc::clone(&self.outlasting).try_acquire_owned() {
-            entry.place = other; // the one that it had may have been of the same kind
+        if !entry.outlasts
+            && let Ok(other) = Arc::clone(&self.outlasting).try_acquire_owned()
+        {
+            entry.place = other;
+            entry.outlasts = true;
         }
     }
 
@@ -163,7 +170,7 @@ impl Seat {
         peer: Peer,
         place: OwnedSemaphorePermit,
     ) -> Self {
-        let entry = Entry { peer, place, state: State::Present };
+        let entry = Entry { peer, place, outlasts: false, state: State::Present };
         connections.lock().insert(id, entry);
         Self { connections, id }
     }
@@ -248,7 +255,7 @@ mod tests {
 
         /// The numbers of those that were closed.
         fn closed(&self) -> Vec<usize> {
-            let is_closed = |peer: &Peer| !peer.is_still_read() || peer.stop.is_cancelled();
+            let is_closed = |peer: &Peer| peer.is_cut_off() || peer.stop.is_cancelled();
             (0..self.peers.len()).filter(|n| is_closed(&self.peers[*n])).collect()
         }
     }
@@ -335,5 +342,21 @@ mod tests {
         full.seats.clear();
         assert_eq!(full.places.available_permits(), 3);
         assert!(full.connections.lock().is_empty());
+    }
+
+    #[test]
+    fn clients_that_are_gone_and_have_a_place_of_others_make_room_unless_their_calls_are_running() {
+        let (begun, after) = begun();
+        let full = Full::of([(); 4].map(|()| Peer::waiting(begun, None)), 1);
+        for gone in [0, 1, 2] {
+            full.connections.leave(gone);
+        }
+        full.connections.close(2);
+        let _call = full.peers[1].begin_one_way();
+        let mut room = Room::new(Lack::Place);
+        for closed in [&[2][..], &[2, 3], &[2, 3]] {
+            room.make(&full.connections, true, after(9));
+            assert_eq!(full.closed(), closed);
+        }
     }
 }

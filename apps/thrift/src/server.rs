@@ -59,8 +59,9 @@ pub struct Settings {
     /// A connection has its place until its client has reset it, or its socket is closed. A client that
     /// has closed its side may still read, so the server then closes the socket when no call owes an
     /// answer. One-way calls may still be running, and are dropped only when others need their memory.
-    /// Connections of which this is true are limited by the same number; further ones keep their places
-    /// until their calls end. A service should limit how long a one-way call may take.
+    /// Connections of which this is true are limited by the same number. Further ones keep their places
+    /// until their calls end, or until another connection needs the place and none of the calls is running
+    /// yet: then they are dropped. A service should limit how long a one-way call may take.
     pub connections: usize,
     /// Memory limit for the calls and answers of all connections, in bytes, in addition to 64 KiB
     /// for each connection. A connection may hold half as much of it as it leaves free, and is closed

@@ -630,6 +630,36 @@ async fn calls_of_clients_that_have_left_take_the_turns_of_one() {
     }
 }
 
+/// Neither those that are still read nor those whose calls wait for a turn keep the places of others,
+/// however many there are.
+#[tokio::test]
+async fn clients_that_have_left_calls_behind_do_not_keep_others_out() {
+    let threads = std::thread::available_parallelism().unwrap().get();
+    let mut one_way = call("long", 1, &"x".repeat(5_000));
+    one_way[7] = 4; // the type of the message
+    for resets in [true, false] {
+        let (begun, short) = std::sync::mpsc::channel();
+        let service =
+            Computing { short: Mutex::new(short), begun: begun.clone(), computed: Arc::default() };
+        // Some of the calls compute, and the others wait for a thread.
+        let settings = Settings {
+            connections: 2 * threads,
+            after_reset: 9 * LONG,
+            patience: SHORT,
+            ..Settings::default()
+        };
+        let server = Server::start(service, settings).await;
+        leave_at_once(server.address, 8 * threads, &one_way, resets);
+        let mut socket = TcpStream::connect(server.address).await.unwrap();
+        socket.write_all(&call("short", 1, "")).await.unwrap();
+        timeout(LONG / 2, answer(&mut socket)).await.expect("it has no place");
+        for _ in 0..8 * threads {
+            begun.send(()).unwrap();
+        }
+        server.stop().await;
+    }
+}
+
 /// Their calls are not started for ever.
 #[tokio::test]
 async fn calls_of_a_client_that_has_left_are_started_for_a_while() {
