@@ -43,7 +43,8 @@ use crate::service::SEPARATOR;
 use crate::socket;
 use crate::transport::{Frame, Transport};
 use crate::unanswered::Unanswered;
-use crate::upstream::{Place, Unpolled};
+use crate::unpolled::{CallerToPoll, Unpolled};
+use crate::upstream::Place;
 
 /// The largest sequence id. Ids are positive, because all implementations read positive ids alike.
 const LAST_ID: u64 = i32::MAX as u64;
@@ -164,6 +165,7 @@ pub(crate) struct Connection {
     pub(crate) health: Arc<Health>,
     pub(crate) outbox: Outbox,
     pub(crate) unanswered: Unanswered,
+    pub(crate) unpolled: Arc<Unpolled>,
 }
 
 impl Connection {
@@ -300,7 +302,7 @@ impl Hooks<i32, Message, Gone> for Watch {
 struct Arrived {
     answer: Message,
     /// If the call has a place.
-    _unpolled: Option<Unpolled>,
+    _unpolled: Option<CallerToPoll>,
 }
 
 /// The sink of a call: passes one answer to the waiting caller. Both that and the end wake the caller.
@@ -327,7 +329,8 @@ impl Sink<Message> for Caller {
         Poll::Ready(Ok(()))
     }
     fn start_send(mut self: Pin<&mut Self>, answer: Message) -> Result<(), Gone> {
-        let arrived = Arrived { answer, _unpolled: self.place.as_deref().map(Place::await_caller) };
+        let arrived =
+            Arrived { answer, _unpolled: self.place.as_ref().map(|place| place.unpolled.add()) };
         let caller = self.caller.take().ok_or(Gone)?;
         contain(|| caller.send(arrived)).and_then(Result::ok).ok_or(Gone)
     }
@@ -363,7 +366,8 @@ impl Client {
         socket.set_nodelay(true).map_err(|error| closed(&error))?;
         socket::keep_alive(&socket);
         let (from, to) = socket.into_split();
-        let connection = Arc::new(Connection { health, ..Connection::default() });
+        let unpolled = Arc::new(Unpolled::new(options.unpolled()));
+        let connection = Arc::new(Connection { health, unpolled, ..Connection::default() });
         let to = Written { to, connection: Arc::clone(&connection) };
         let transport = Transport::framed(from, to, &options.limits);
         Ok(Self::start(transport, options, connection))
@@ -438,7 +442,7 @@ impl Client {
         into: impl FnOnce(R) -> thrift::Result<T>,
     ) -> Result<T, Error> {
         let connection = &self.shared.connection;
-        let (until, running) = self.begin();
+        let (until, running, _overdue) = self.begin();
         let mut call = Call { connection, running, waiting: None };
         let answer = timeout_at(until, self.exchange(name, args, &mut call.waiting)).await;
         let Ok(answer) = answer else {
@@ -493,7 +497,7 @@ impl Client {
     /// dropped before it completes, the request is not sent.
     pub async fn send<A: Wire>(&self, name: &str, args: &A) -> Result<(), Error> {
         let connection = &self.shared.connection;
-        let (until, running) = self.begin();
+        let (until, running, _overdue) = self.begin();
         let queued = async {
             let (id, request) = self.admit(name, TMessageType::OneWay, args).await?;
             connection.outbox.push(id, request).ok_or_else(|| connection.error())?.keep();
@@ -506,14 +510,15 @@ impl Client {
     }
 
     /// Notes that a call begins. Returns also when its time is over, which is sooner than a deadline
-    /// if it has waited for a place.
-    fn begin(&self) -> (Instant, Running) {
+    /// if it has waited for a place. When the server has had its deadline, the call should be polled.
+    fn begin(&self) -> (Instant, Running, Option<CallerToPoll>) {
         let Shared { options, connection, .. } = &*self.shared;
         let now = Instant::now();
         let after = |time| now.checked_add(time).unwrap_or_else(|| now + FAR);
-        let running =
-            connection.health.call(after(options.deadline), self.place.as_ref().map(Place::occupy));
-        (after(self.time_left), running)
+        let place = self.place.as_ref();
+        let running = connection.health.call(after(options.deadline), place.map(Place::occupy));
+        let overdue = place.map(|place| place.unpolled.add_at(running.due));
+        (after(self.time_left), running, overdue)
     }
 
     /// Notes that a call was not answered in a deadline, or that its request could not be sent in the

@@ -36,6 +36,7 @@ mod socket;
 mod transport;
 mod turns;
 mod unanswered;
+mod unpolled;
 mod upstream;
 
 pub use crate::client::{Client, Counts, Options};

@@ -104,10 +104,10 @@ impl Pool {
         Self { servers, options, news, preferred: AtomicUsize::new(0), turns }
     }
 
-    /// Limits the concurrent calls of [`round_robin`](Self::round_robin) per server, until their
-    /// closures have ended. Those that have got their place or an answer, and are not polled, do not
-    /// count for long. The default is 1,024, the minimum 1. Servers that have [retired](Self::retire) are
-    /// used again.
+    /// Limits the concurrent calls of [`round_robin`](Self::round_robin) on the connection to each server,
+    /// until their closures have ended. Those that have got their place or an answer, or whose deadline
+    /// has passed, do not count for long if they are not polled. The default is 1,024, the minimum 1.
+    /// Servers that have [retired](Self::retire) are used again.
     ///
     /// # Panics
     ///

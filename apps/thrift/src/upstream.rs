@@ -15,8 +15,6 @@
 //!    woken and dropped after it is released.
 //! 3. A change of the state wakes the callers (`News`) and the sink of the server (`turns`).
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::fmt;
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -34,6 +32,7 @@ use crate::connect::{self, Lookup};
 use crate::error::Error;
 use crate::health::Health;
 use crate::panics::contain;
+use crate::unpolled::{CallerToPoll, Unpolled};
 
 /// How long a server is left alone after its first failure. Each further failure in a row doubles
 /// it. It is longer than a reconnection takes, and short enough for a call to wait for it.
@@ -139,8 +138,6 @@ struct State {
     failures: u32,
     /// Why it failed last.
     reason: Arc<str>,
-    /// How many places are taken, also on earlier connections.
-    taken: usize,
     /// The sink of the server, which waits for a free place.
     sink: Option<Waker>,
 }
@@ -180,8 +177,6 @@ pub(crate) struct Upstream {
     news: Arc<News>,
     health: Arc<Health>,
     lookup: Lookup,
-    /// Places whose callers have something to do: they have got the place, or the answer to their call.
-    unpolled: Mutex<Waits>,
     /// The number of the last failure to get any answer from the server. Changed with the state,
     /// and read without it, because each call asks.
     failed: AtomicU64,
@@ -197,32 +192,15 @@ impl Upstream {
             task: None,
             failures: 0,
             reason: "not connected yet".into(),
-            taken: 0,
             sink: None,
         };
         let (runtime, state) = (Handle::current(), Mutex::new(state));
-        let unpolled = Mutex::new(Waits::new(options.unpolled()));
         let (health, lookup, failed, is_retired) = Default::default();
-        Self {
-            address,
-            options,
-            runtime,
-            news,
-            health,
-            lookup,
-            unpolled,
-            failed,
-            is_retired,
-            state,
-        }
+        Self { address, options, runtime, news, health, lookup, failed, is_retired, state }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn waits(&self) -> MutexGuard<'_, Waits> {
-        self.unpolled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the state and wakes all that wait for a change.
@@ -325,11 +303,11 @@ impl Upstream {
                 let open = self.open_places(&state, client);
                 let is_free_without = |unpolled| {
                     on_this.occupied.saturating_sub(unpolled) < open
-                        && state.taken.saturating_sub(unpolled) < places
+                        && on_this.held.saturating_sub(unpolled) < places
                 };
                 let mut is_free = is_free_without(0);
                 if !is_free {
-                    is_free = is_free_without(self.waits().count_long());
+                    is_free = is_free_without(client.connection().unpolled.count_long());
                     *look_again = (!is_free).then(|| Instant::now() + self.options.unpolled());
                 }
                 if is_free && on_this.held < open && open > 1 {
@@ -358,7 +336,10 @@ impl Upstream {
 
     /// Returns `true` if there are callers that are not polled, and that it has not reported before.
     pub(crate) fn has_callers_not_polled(&self) -> bool {
-        self.waits().report_long()
+        match &self.lock().link {
+            Link::Open(client, _) => client.connection().unpolled.report_long(),
+            _ => false,
+        }
     }
 
     /// How many calls the server may get at a time.
@@ -379,7 +360,7 @@ impl Upstream {
         match &state.link {
             Link::Open(client, on_this) if client.is_open() && !self.is_retired() => {
                 let open = self.open_places(&state, client);
-                open > 1 && state.taken < places && on_this.held < open
+                open > 1 && on_this.held < places.min(open)
             }
             _ => false,
         }
@@ -387,10 +368,12 @@ impl Upstream {
 
     /// Takes a place on a connection, for the calls of the handle that it returns.
     pub(crate) fn take_place(self: &Arc<Self>, client: Client) -> Granted {
-        let (server, connection) = (Arc::clone(self), Arc::downgrade(client.connection()));
+        let connection = client.connection();
+        let unpolled = Arc::clone(&connection.unpolled);
+        let (server, connection) = (Arc::clone(self), Arc::downgrade(connection));
         let (holders, calls) = Default::default();
-        let place = Arc::new(Place { connection, server, holders, calls });
-        let (occupied, unpolled) = (place.occupy(), place.await_caller());
+        let place = Arc::new(Place { connection, server, unpolled, holders, calls });
+        let (occupied, unpolled) = (place.occupy(), place.unpolled.add());
         self.news.wake_withheld();
         Granted { client: client.at(place), occupied, _unpolled: unpolled }
     }
@@ -451,7 +434,6 @@ impl fmt::Debug for Upstream {
         f.debug_struct("Upstream")
             .field("address", &self.address)
             .field("link", &state.link)
-            .field("taken", &state.taken)
             .field("failures", &state.failures)
             .field("health", &self.health)
             .field("reason", &state.reason)
@@ -522,6 +504,8 @@ impl Upstream {
 pub(crate) struct Place {
     connection: Weak<Connection>,
     server: Arc<Upstream>,
+    /// That of the connection.
+    pub(crate) unpolled: Arc<Unpolled>,
     /// The closure and its calls. Changed between zero and one with the state of the server only.
     holders: AtomicUsize,
     /// Calls that run, or are about to begin. Changed in the same way.
@@ -533,7 +517,6 @@ impl Place {
         if !add_another(&self.holders) {
             let mut state = self.server.lock();
             if self.holders.fetch_add(1, Relaxed) == 0 {
-                state.taken += 1;
                 self.on_this(&mut state, |on_this| {
                     on_this.held += 1;
                     on_this.since = Some(Instant::now());
@@ -554,12 +537,6 @@ impl Place {
         Occupied { held }
     }
 
-    /// Notes that the caller has something to do, until the returned value is dropped.
-    pub(crate) fn await_caller(&self) -> Unpolled {
-        let since = self.server.waits().add();
-        Unpolled { server: Arc::clone(&self.server), since }
-    }
-
     /// Changes the counts, if the connection is still that of the server.
     fn on_this(&self, state: &mut State, change: impl FnOnce(&mut Used)) {
         if let Link::Open(open, on_this) = &mut state.link
@@ -574,80 +551,13 @@ impl Place {
 pub(crate) struct Granted {
     client: Client,
     occupied: Occupied,
-    _unpolled: Unpolled,
+    _unpolled: CallerToPoll,
 }
 
 impl Granted {
     /// Called by the caller.
     pub(crate) fn claim(self) -> (Client, Occupied) {
         (self.client, self.occupied)
-    }
-}
-
-/// What a caller gets when it is polled next; until then, its place may not count. See
-/// [`Upstream::poll_place`].
-#[derive(Debug)]
-pub(crate) struct Unpolled {
-    server: Arc<Upstream>,
-    /// The interval in which it began.
-    since: u64,
-}
-
-impl Drop for Unpolled {
-    fn drop(&mut self) {
-        self.server.waits().remove(self.since);
-    }
-}
-
-/// Counts what waits, by the interval in which it began.
-#[derive(Debug)]
-struct Waits {
-    begin: Instant,
-    interval: Duration,
-    counts: BTreeMap<u64, usize>,
-    /// Those before this interval were reported.
-    reported: u64,
-}
-
-impl Waits {
-    fn new(interval: Duration) -> Self {
-        Self { begin: Instant::now(), interval, counts: BTreeMap::new(), reported: 0 }
-    }
-
-    /// Returns the number of the interval.
-    fn now(&self) -> u64 {
-        let now = self.begin.elapsed().as_nanos() / self.interval.as_nanos().max(1);
-        u64::try_from(now).unwrap_or(u64::MAX)
-    }
-
-    /// Returns the interval in which it begins.
-    fn add(&mut self) -> u64 {
-        let now = self.now();
-        *self.counts.entry(now).or_default() += 1;
-        now
-    }
-
-    fn remove(&mut self, since: u64) {
-        if let Entry::Occupied(mut count) = self.counts.entry(since) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
-        }
-    }
-
-    /// Returns how many have waited for two intervals. Some of those that have waited for one are
-    /// counted, too.
-    fn count_long(&self) -> usize {
-        self.counts.range(..self.now().saturating_sub(1)).map(|(_, count)| count).sum()
-    }
-
-    /// Returns `true` if some of those that `count_long` counts were not reported before.
-    fn report_long(&mut self) -> bool {
-        let new = self.reported..self.now().saturating_sub(1).max(self.reported);
-        let last = self.counts.range(new).next_back().map(|(since, _)| *since);
-        self.reported = last.map_or(self.reported, |since| since + 1);
-        last.is_some()
     }
 }
 
@@ -672,7 +582,6 @@ impl Drop for Held {
         if !remove_another(&place.holders) {
             let mut state = place.server.lock();
             if place.holders.fetch_sub(1, Relaxed) == 1 {
-                state.taken -= 1;
                 place.on_this(&mut state, |on_this| on_this.held -= 1);
             }
             place.server.wake(state);

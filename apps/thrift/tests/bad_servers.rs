@@ -465,7 +465,12 @@ async fn servers_that_flap_cost_only_calls_that_were_sent() {
     assert_eq!(unsent, 0, "calls failed that were not sent");
     // Calls that were dropped keep their places until they are answered or lost.
     let free = async {
-        while format!("{pool:?}").matches("taken: 0").count() < 5 {
+        loop {
+            let state = format!("{pool:?}");
+            let count = |what| state.matches(what).count();
+            if count("running: 0") == 5 && count(" held: 0") == count(" held: ") {
+                break;
+            }
             tokio::time::sleep(millis(10)).await;
         }
     };

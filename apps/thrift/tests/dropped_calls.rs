@@ -290,7 +290,7 @@ async fn dropped_calls_are_judged_once_and_leave_nothing_behind() {
     let settled = async {
         loop {
             let state = format!("{pool:?}");
-            if state.contains("taken: 0") && state.contains("running: 0") {
+            if state.contains(" held: 0") && state.contains("running: 0") {
                 break;
             }
             sleep(millis(10)).await;

@@ -5,7 +5,7 @@ mod common;
 
 use std::cell::Cell;
 use std::future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -16,7 +16,7 @@ use futures::poll;
 use thrift_demux::{Client, Error, Pool};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
@@ -174,6 +174,96 @@ async fn callers_that_are_not_polled_leave_the_places_to_others() {
         for call in unpolled {
             answered(call).await;
         }
+    }
+}
+
+/// Polls so many calls of the method that the server does not answer, until it has their requests.
+async fn unanswered<'a>(
+    pool: &'a Pool,
+    count: usize,
+    sent: &AtomicUsize,
+) -> Vec<Pin<Box<dyn Future<Output = Result<String, Error>> + 'a>>> {
+    let mut calls = Vec::new();
+    for _ in 0..count {
+        calls.push(Box::pin(pool.round_robin(async |client| client.later("x", 0).await)) as _);
+    }
+    while sent.load(SeqCst) < count {
+        for call in &mut calls {
+            let call: &mut Pin<Box<dyn Future<Output = _>>> = call;
+            assert!(poll!(call).is_pending());
+        }
+        yield_now().await;
+    }
+    calls
+}
+
+/// Answers all requests but those for `later`, which are counted.
+async fn answers_but_later(mut socket: TcpStream, later: Arc<AtomicUsize>) {
+    while let Some(call) = request(&mut socket).await {
+        if call.name == "later" {
+            later.fetch_add(1, SeqCst);
+        } else {
+            socket.write_all(&reply(&call, call.id)).await.unwrap();
+        }
+    }
+}
+
+/// They are not answered, and do not see that their deadlines have passed.
+#[tokio::test]
+async fn calls_that_are_not_polled_after_their_deadline_leave_the_places_to_others() {
+    const PLACES: usize = 4;
+    let later = Arc::new(AtomicUsize::new(0));
+    let sent = Arc::clone(&later);
+    let (address, connections) =
+        scripted(move |socket, _| answers_but_later(socket, Arc::clone(&later))).await;
+    let pool = Pool::new([address], within(millis(2000))).places(PLACES);
+    let unpolled = unanswered(&pool, PLACES, &sent).await;
+    let others = async { while echo(&pool).await.is_err() {} };
+    // The connection is not replaced, because these are answered.
+    let keep = async {
+        loop {
+            let _ = pool.fail_over(async |client| client.echo("x").await).await;
+            sleep(millis(10)).await;
+        }
+    };
+    tokio::select! {
+        () = others => {}
+        never = keep => never,
+        () = sleep(LONG / 2) => panic!("the places stay taken"),
+    }
+    assert_eq!(connections.load(SeqCst), 1);
+    for call in unpolled {
+        assert!(matches!(call.await, Err(Error::Deadline(_))));
+    }
+}
+
+#[tokio::test]
+async fn calls_that_are_not_polled_when_their_connection_ends_leave_the_places_to_others() {
+    const PLACES: usize = 4;
+    let later = Arc::new(AtomicUsize::new(0));
+    let sent = Arc::clone(&later);
+    let end = Arc::new(Notify::new());
+    let ending = Arc::clone(&end);
+    let (address, _) = scripted(move |socket, _| {
+        let (later, ending) = (Arc::clone(&later), Arc::clone(&ending));
+        async move {
+            tokio::select! {
+                () = answers_but_later(socket, later) => {}
+                () = ending.notified() => {}
+            }
+        }
+    })
+    .await;
+    // The deadline is longer than the watchdog.
+    let pool = Pool::new([address], within(2 * LONG)).places(PLACES);
+    answered(echo(&pool)).await;
+    let unpolled = unanswered(&pool, PLACES, &sent).await;
+    end.notify_one();
+    // A call that begins before the end is known fails with the connection.
+    let others = async { while echo(&pool).await.is_err() {} };
+    timeout(LONG / 4, others).await.expect("the places stay taken");
+    for call in unpolled {
+        assert!(matches!(call.await, Err(Error::Closed(_))));
     }
 }
 
