@@ -12,17 +12,23 @@
 //!    success unless it is configured otherwise
 //!    (<https://twitter.github.io/finagle/docs/com/twitter/finagle/param/ResponseClassifier.html>).
 //! 2. A good answer opens a place for [`Pool::round_robin`](crate::Pool::round_robin), and a failed
-//!    call closes its place and all but a few of those that are free. At least one stays open. Thus
-//!    a server that fails more calls than it answers gets one call at a time.
+//!    call closes its place. Then at most a few more are open than the server has had calls at a time
+//!    in the last minutes. At least one stays open. Thus a server that fails more calls than it answers
+//!    soon gets one call at a time, and one that fails a few keeps what it needs for the others.
 //!    [`Pool::fail_over`](crate::Pool::fail_over) tries a server that has no free place last.
-//! 3. All places but one are closed when a connection ends that failed more calls than it answered,
-//!    and when no good answer has arrived for nearly a deadline while calls waited.
+//! 3. A server is silent when no good answer has arrived for nearly a deadline while calls waited, until
+//!    one arrives. It gets one call at a time while another server of the pool is well. If none is,
+//!    the calls are more likely the cause than the servers, and nothing is gained by holding them back:
+//!    there is no server that they could go to instead. Envoy, too, does not look at the health of hosts
+//!    when too few are healthy
+//!    (<https://www.envoyproxy.io/docs/envoy/latest/intro/arch_overview/upstream/load_balancing/panic_threshold>).
+//!    All places but one are closed when a connection ends that failed more calls than it answered.
 //! 4. A connection is closed when no good answer has arrived for a few deadlines while calls
 //!    waited, or when no byte could be written while requests waited.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -30,10 +36,16 @@ use tokio::time::{Instant, sleep};
 use crate::client::Connection;
 use crate::upstream::Occupied;
 
-/// How many free places stay open when a call fails. With none, calls that are about to fail could
-/// hold all open places, so that no call could show that the server answers others. More of them
-/// would cost more calls at a server that answers none.
+/// How many places stay open when a call fails, in addition to as many as there were calls at a time.
+/// With none, calls that are about to fail could hold all open places, so that no call could show that
+/// the server answers others. More of them would cost more calls at a server that answers none.
 const SPARE: usize = 8;
+
+/// For how long it counts how many calls a server had at a time: for this time, and at most twice as
+/// long. A burst of calls once a minute, which is common, finds the places that the last one had,
+/// although a call has failed in between. A server that begins to fail its calls costs as many more as
+/// it had at a time then, even if it has fewer by now.
+const RECENT: Duration = Duration::from_secs(60);
 
 /// More places than a pool has, and so many that counting never overflows.
 const ALL: usize = usize::MAX / 2;
@@ -44,7 +56,7 @@ const ALL: usize = usize::MAX / 2;
 const SILENT_DEADLINES: u32 = 3;
 
 /// How often per deadline a connection is checked for silence. It is closed up to one check early,
-/// because a call may begin to wait just before a check. Places are closed one check before the
+/// because a call may begin to wait just before a check. A server is silent one check before the
 /// deadline, so that calls which reach their deadline are not followed by as many others.
 const CHECKS: u32 = 8;
 
@@ -55,16 +67,21 @@ pub(crate) struct Health {
     open: AtomicUsize,
     /// Calls that run.
     running: AtomicUsize,
+    /// Most calls at a time, now and before: see `RECENT`.
+    most: [AtomicUsize; 2],
+    /// No call is answered.
+    is_silent: AtomicBool,
 }
 
 impl Default for Health {
     fn default() -> Self {
-        Self { open: AtomicUsize::new(ALL), running: AtomicUsize::new(0) }
+        let (running, most, is_silent) = Default::default();
+        Self { open: AtomicUsize::new(ALL), running, most, is_silent }
     }
 }
 
 impl Health {
-    /// Returns how many calls the server may get at a time.
+    /// Returns how many calls the server may get at a time, unless it is silent.
     pub(crate) fn open_places(&self) -> usize {
         self.open.load(Relaxed)
     }
@@ -74,9 +91,19 @@ impl Health {
         self.open.store(1, Relaxed);
     }
 
+    /// Notes that no call is answered.
+    fn set_silent(&self) {
+        self.is_silent.store(true, Relaxed);
+    }
+
+    /// Returns `true` if no call has been answered for nearly a deadline.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.is_silent.load(Relaxed)
+    }
+
     /// Returns `true` if the server may get another call now.
     pub(crate) fn has_free_place(&self) -> bool {
-        self.running() < self.open_places()
+        self.running() < if self.is_silent() { 1 } else { self.open_places() }
     }
 
     /// Returns how many calls run.
@@ -84,19 +111,32 @@ impl Health {
         self.running.load(Relaxed)
     }
 
+    /// Forgets how many calls there were before.
+    fn forget(&self) {
+        let [now, before] = &self.most;
+        before.store(now.swap(self.running(), Relaxed), Relaxed);
+    }
+
     /// Notes that a call begins, which ends when the returned value is dropped.
     pub(crate) fn call(self: &Arc<Self>, due: Instant, place: Option<Occupied>) -> Running {
-        self.running.fetch_add(1, Relaxed);
+        let running = self.running.fetch_add(1, Relaxed) + 1;
+        if running > self.most[0].load(Relaxed) {
+            self.most[0].fetch_max(running, Relaxed);
+        }
         Running { health: Arc::clone(self), due, place }
     }
 
     fn opened(&self) {
         self.open.fetch_add(1, Relaxed);
+        if self.is_silent() {
+            self.is_silent.store(false, Relaxed);
+        }
     }
 
     /// Closes the place of a call. Returns `true` if it was the only one.
     fn closed(&self) -> bool {
-        let most = self.running() + SPARE;
+        let [now, before] = self.most.each_ref().map(|most| most.load(Relaxed));
+        let most = now.max(before) + SPARE;
         let close = |open: usize| Some((open.min(most) - 1).max(1));
         self.open.fetch_update(Relaxed, Relaxed, close) == Ok(1)
     }
@@ -181,7 +221,7 @@ impl Stalled {
 /// Completes with the reason when the connection is to be closed, by the fourth rule.
 pub(crate) async fn silence(connection: &Connection, deadline: Duration) -> String {
     let (mut answers, mut writes) = (Stalled::default(), Stalled::default());
-    let mut calls = 0;
+    let (mut calls, mut since) = (0, Instant::now());
     let mut ids = VecDeque::from([0; CHECKS as usize]);
     loop {
         // Not an interval: after the process was stopped, one check is due, and not all that were
@@ -199,7 +239,11 @@ pub(crate) async fn silence(connection: &Connection, deadline: Duration) -> Stri
         let outbox = &connection.outbox;
         let unwritten = writes.check(outbox.progress(), outbox.is_waiting());
         if unanswered.max(unwritten) + 1 >= CHECKS {
-            connection.health.close_places();
+            connection.health.set_silent();
+        }
+        if since.elapsed() >= RECENT {
+            connection.health.forget();
+            since = Instant::now();
         }
         if unanswered >= CHECKS * SILENT_DEADLINES {
             return format!(
@@ -230,13 +274,10 @@ mod tests {
     fn a_server_that_fails_its_calls_gets_one_at_a_time() {
         let health = Arc::<Health>::default();
         let running = (0..100).map(|_| call(&health)).collect::<Vec<_>>();
-        for running in running {
-            let before = health.open_places();
+        for (running, left) in running.into_iter().zip((0..100).rev()) {
             running.failed();
-            assert!(health.open_places() < before.max(2));
-            assert!(health.open_places() <= health.running() + SPARE);
+            assert_eq!(health.open_places(), SPARE + left);
         }
-        assert_eq!(health.open_places(), SPARE);
         for _ in 1..SPARE {
             assert!(!call(&health).failed());
         }
@@ -244,6 +285,41 @@ mod tests {
         assert!(call(&health).failed(), "it had one place");
         assert_eq!(health.open_places(), 1);
         assert_eq!(health.running(), 0);
+    }
+
+    /// Few calls before a burst, of which none is answered.
+    #[test]
+    fn a_server_that_fails_a_few_calls_keeps_places_for_as_many_as_it_has_had() {
+        let health = Arc::<Health>::default();
+        let burst = || (0..100).map(|_| call(&health)).collect::<Vec<_>>();
+        burst().iter().for_each(Running::answered);
+        for _ in 0..SPARE {
+            call(&health).failed();
+        }
+        assert_eq!(health.open_places(), 100);
+        health.forget();
+        call(&health).failed();
+        assert_eq!(health.open_places(), 99);
+        burst().iter().for_each(Running::answered);
+        assert!(health.open_places() > 100);
+        // After a while, it has had none.
+        health.forget();
+        health.forget();
+        call(&health).failed();
+        assert_eq!(health.open_places(), SPARE);
+    }
+
+    #[test]
+    fn a_server_is_silent_until_it_answers() {
+        let health = Arc::<Health>::default();
+        health.set_silent();
+        assert!(health.has_free_place());
+        let running = call(&health);
+        assert!(!health.has_free_place());
+        running.failed();
+        assert!(health.is_silent());
+        running.answered();
+        assert!(!health.is_silent() && health.has_free_place());
     }
 
     #[test]

@@ -280,7 +280,8 @@ impl Upstream {
     /// waker is woken when there may be one.
     ///
     /// A server that answers no calls would be free all the time. Therefore `Health` limits its
-    /// places, and after a failure it has one until it has answered. A call that was dropped by its
+    /// places, and after a failure it has one until it has answered. It also has one while it is silent
+    /// and another server is well; whether this has changed is looked at again after a while. A call that was dropped by its
     /// caller takes one until it is answered or its deadline has passed. With one place, it gets no
     /// further call while a request waits to be written: a one-way call holds no place meanwhile.
     ///
@@ -296,11 +297,19 @@ impl Upstream {
         look_again: &mut Option<Instant>,
         cx: &mut Context<'_>,
     ) -> Poll<Client> {
+        let is_suspect = self.health.is_silent() && {
+            self.news.withhold(cx.waker()); // before the others are asked: see `wake_withheld`
+            self.others().any(|other| other.is_well())
+        };
+        let after_a_while = || Some(Instant::now() + self.options.unpolled());
+        if is_suspect {
+            *look_again = after_a_while();
+        }
         let mut state = self.lock();
         let mut on_trial = None;
         match &state.link {
             Link::Open(client, on_this) if client.is_open() => {
-                let open = self.open_places(&state, client);
+                let open = if is_suspect { 1 } else { self.open_places(&state, client) };
                 let is_free_without = |unpolled| {
                     on_this.occupied.saturating_sub(unpolled) < open
                         && on_this.held.saturating_sub(unpolled) < places
@@ -308,7 +317,9 @@ impl Upstream {
                 let mut is_free = is_free_without(0);
                 if !is_free {
                     is_free = is_free_without(client.connection().unpolled.count_long());
-                    *look_again = (!is_free).then(|| Instant::now() + self.options.unpolled());
+                    if !is_free {
+                        *look_again = after_a_while();
+                    }
                 }
                 if is_free && on_this.held < open && open > 1 {
                     return Poll::Ready(client.clone());
@@ -327,7 +338,7 @@ impl Upstream {
         let Some((client, has_idle)) = on_trial else { return Poll::Pending };
         if has_idle {
             self.news.withhold(cx.waker()); // before the others are asked: see `wake_withheld`
-            if self.another_can_take(places) {
+            if self.others().any(|other| other.can_take(places)) {
                 return Poll::Pending;
             }
         }
@@ -348,22 +359,29 @@ impl Upstream {
         if is_proven { self.health.open_places() } else { 1 }
     }
 
-    /// Returns `true` if another server of the pool can take a call, and is not tried with a single one.
-    fn another_can_take(self: &Arc<Self>, places: usize) -> bool {
+    /// The other servers of the pool.
+    fn others(self: &Arc<Self>) -> impl Iterator<Item = Arc<Self>> {
         let servers = self.news.servers.get().into_iter().flatten().filter_map(Weak::upgrade);
-        let mut others = servers.filter(|other| !Arc::ptr_eq(other, self));
-        others.any(|other| other.can_take(places))
+        servers.filter(|other| !Arc::ptr_eq(other, self))
     }
 
+    /// Returns `true` if it answers calls, as far as is known.
+    fn is_well(&self) -> bool {
+        self.usable(&self.lock()).is_some()
+    }
+
+    /// Returns `true` if it is well and can take a call.
     fn can_take(&self, places: usize) -> bool {
         let state = self.lock();
-        match &state.link {
-            Link::Open(client, on_this) if client.is_open() && !self.is_retired() => {
-                let open = self.open_places(&state, client);
-                open > 1 && on_this.held < places.min(open)
-            }
-            _ => false,
-        }
+        self.usable(&state).is_some_and(|(on_this, open)| on_this.held < places.min(open))
+    }
+
+    /// Returns its places, and how many of them are open, if it is not tried with a single call.
+    fn usable<'a>(&self, state: &'a State) -> Option<(&'a Used, usize)> {
+        let Link::Open(client, on_this) = &state.link else { return None };
+        let open = self.open_places(state, client);
+        let is_usable = client.is_open() && !self.is_retired() && open > 1;
+        (is_usable && !self.health.is_silent()).then_some((on_this, open))
     }
 
     /// Takes a place on a connection, for the calls of the handle that it returns.

@@ -103,6 +103,41 @@ async fn callers_that_get_answers_for_other_methods_cost_others_no_call() {
     assert_eq!(connections.load(SeqCst), 1, "the server was left");
 }
 
+/// When the last calls that all servers got were not answered, they may all hang, but none of them is
+/// known to be better.
+#[tokio::test]
+async fn a_call_for_each_server_that_is_not_answered_does_not_hold_up_the_next_ones() {
+    const CALLS: usize = 300;
+    let (gate, mut arrivals) = Gate::new();
+    let mut servers = Vec::new();
+    for _ in 0..3 {
+        servers.push(Server::start(Serve(Arc::clone(&gate)), Settings::default()).await);
+    }
+    let addresses = servers.iter().map(|server| server.address);
+    let pool = Pool::new(addresses, Options { deadline: millis(2000), ..Options::default() });
+    let call = || pool.round_robin(async |client| client.later("x", 0).await);
+    for round in 0..2 {
+        let calls = join_all((0..CALLS).map(|_| call()));
+        let all_arrive = async {
+            let mut held = Vec::new();
+            while held.len() < CALLS {
+                held.push(timeout(LONG, arrivals.recv()).await.unwrap().unwrap());
+            }
+            // None is answered before.
+            for held in held {
+                held.release.send(()).unwrap();
+            }
+        };
+        let (answers, ()) = futures::join!(calls, all_arrive);
+        assert!(answers.iter().all(Result::is_ok), "{round}: {answers:?}");
+        let bad = join_all(servers.iter().map(|_| call())).await;
+        assert!(bad.iter().all(|answer| matches!(answer, Err(Error::Deadline(_)))), "{bad:?}");
+        for _ in &servers {
+            arrivals.recv().await.unwrap();
+        }
+    }
+}
+
 /// Panics when it is woken, like a task of an executor that has ended.
 struct Broken;
 

@@ -4,7 +4,7 @@ mod common;
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -229,6 +229,35 @@ async fn a_server_that_hangs_costs_few_calls() {
     let lost = lost.into_inner();
     // At first one for each place, then one for each deadline.
     assert!(lost < 8 * PLACES, "{lost} of {} calls", 2 * PLACES * 40);
+}
+
+/// It has had many calls at a time before, and few show that it hangs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_has_hung_while_there_were_few_calls_costs_few_when_there_are_many() {
+    const CALLS: usize = 300;
+    let has_hung = Arc::new(AtomicBool::new(false));
+    let hangs = Arc::clone(&has_hung);
+    let (bad, _) = scripted(move |mut socket: TcpStream, _| {
+        let hangs = Arc::clone(&hangs);
+        async move {
+            while let Some(call) = request(&mut socket).await {
+                if !hangs.load(SeqCst) {
+                    socket.write_all(&reply(&call, call.id)).await.unwrap();
+                }
+            }
+        }
+    })
+    .await;
+    let good = [scripted(answers).await.0, scripted(answers).await.0];
+    let pool = Pool::new([bad, good[0], good[1]], within(millis(1000)));
+    let call = || pool.round_robin(async |client| client.echo("x").await);
+    let many = || join_all((0..CALLS).map(|_| call()));
+    assert!(pool.ask_all(async |client| client.echo("x").await).await.agreed().is_some());
+    assert!(many().await.iter().all(Result::is_ok));
+    has_hung.store(true, SeqCst);
+    while call().await.is_ok() {}
+    let lost = many().await.iter().filter(|answer| answer.is_err()).count();
+    assert!(lost < 10, "{lost} of {CALLS} calls");
 }
 
 #[tokio::test]
