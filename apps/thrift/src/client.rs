@@ -516,8 +516,9 @@ impl Client {
         let now = Instant::now();
         let after = |time| now.checked_add(time).unwrap_or_else(|| now + FAR);
         let place = self.place.as_ref();
-        let running = connection.health.call(after(options.deadline), place.map(Place::occupy));
-        let overdue = place.map(|place| place.unpolled.add_at(running.due));
+        let due = after(options.deadline);
+        let running = connection.health.call(now, due, place.map(Place::occupy));
+        let overdue = place.map(|place| place.unpolled.add_at(due));
         (after(self.time_left), running, overdue)
     }
 

@@ -12,9 +12,12 @@
 //!    success unless it is configured otherwise
 //!    (<https://twitter.github.io/finagle/docs/com/twitter/finagle/param/ResponseClassifier.html>).
 //! 2. A good answer opens a place for [`Pool::round_robin`](crate::Pool::round_robin), and a failed
-//!    call closes its place. Then at most a few more are open than the server has had calls at a time
-//!    in the last minutes. At least one stays open. Thus a server that fails more calls than it answers
-//!    soon gets one call at a time, and one that fails a few keeps what it needs for the others.
+//!    call closes its place. An answer that took more than half a deadline opens a part of one only: a
+//!    server with more calls than it can answer would otherwise keep so many that half of its answers
+//!    are late, and nearly all of them for callers that have waited for a place. When a call fails, at
+//!    most a few more are open than the server has had calls at a time in the last minutes. At least one
+//!    stays open. Thus a server that fails more calls than it answers soon gets one call at a time, and
+//!    one that fails a few keeps what it needs for the others.
 //!    [`Pool::fail_over`](crate::Pool::fail_over) tries a server that has no free place last.
 //! 3. A server is silent when no good answer has arrived for nearly a deadline while calls waited, until
 //!    one arrives. It gets one call at a time while another server of the pool is well. If none is,
@@ -47,8 +50,17 @@ const SPARE: usize = 8;
 /// it had at a time then, even if it has fewer by now.
 const RECENT: Duration = Duration::from_secs(60);
 
-/// More places than a pool has, and so many that counting never overflows.
+/// The parts of a place.
+const WHOLE: usize = 16;
+
+/// The parts of more places than a pool has, and so many that counting never overflows.
 const ALL: usize = usize::MAX / 2;
+
+/// Returns the parts of a place that an answer opens, if this much of the deadline was left.
+fn opened_by(left: Duration, deadline: Duration) -> usize {
+    let parts = 2 * WHOLE as u128 * left.as_nanos() / deadline.as_nanos().max(1);
+    usize::try_from(parts).unwrap_or(WHOLE).min(WHOLE)
+}
 
 /// A connection without a good answer for this many deadlines, while calls wait, is closed: its
 /// peer is gone without a word, or hangs. One deadline may be a slow call, and two a slow call
@@ -63,7 +75,7 @@ const CHECKS: u32 = 8;
 /// What is known of a server from all its calls. The connections of a pool to one server share it.
 #[derive(Debug)]
 pub(crate) struct Health {
-    /// Open places.
+    /// Parts of open places, of one at least.
     open: AtomicUsize,
     /// Calls that run.
     running: AtomicUsize,
@@ -83,12 +95,12 @@ impl Default for Health {
 impl Health {
     /// Returns how many calls the server may get at a time, unless it is silent.
     pub(crate) fn open_places(&self) -> usize {
-        self.open.load(Relaxed)
+        self.open.load(Relaxed) / WHOLE
     }
 
     /// Closes all places but one.
     pub(crate) fn close_places(&self) {
-        self.open.store(1, Relaxed);
+        self.open.store(WHOLE, Relaxed);
     }
 
     /// Notes that no call is answered.
@@ -118,16 +130,21 @@ impl Health {
     }
 
     /// Notes that a call begins, which ends when the returned value is dropped.
-    pub(crate) fn call(self: &Arc<Self>, due: Instant, place: Option<Occupied>) -> Running {
+    pub(crate) fn call(
+        self: &Arc<Self>,
+        begun: Instant,
+        due: Instant,
+        place: Option<Occupied>,
+    ) -> Running {
         let running = self.running.fetch_add(1, Relaxed) + 1;
         if running > self.most[0].load(Relaxed) {
             self.most[0].fetch_max(running, Relaxed);
         }
-        Running { health: Arc::clone(self), due, place }
+        Running { health: Arc::clone(self), begun, due, place }
     }
 
-    fn opened(&self) {
-        self.open.fetch_add(1, Relaxed);
+    fn opened(&self, parts: usize) {
+        self.open.fetch_add(parts, Relaxed);
         if self.is_silent() {
             self.is_silent.store(false, Relaxed);
         }
@@ -136,15 +153,16 @@ impl Health {
     /// Closes the place of a call. Returns `true` if it was the only one.
     fn closed(&self) -> bool {
         let [now, before] = self.most.each_ref().map(|most| most.load(Relaxed));
-        let most = now.max(before) + SPARE;
-        let close = |open: usize| Some((open.min(most) - 1).max(1));
-        self.open.fetch_update(Relaxed, Relaxed, close) == Ok(1)
+        let most = (now.max(before) + SPARE) * WHOLE;
+        let close = |open: usize| Some((open.min(most) - WHOLE).max(WHOLE));
+        self.open.fetch_update(Relaxed, Relaxed, close).is_ok_and(|open| open < 2 * WHOLE)
     }
 }
 
 /// A call that runs. It ends when this is dropped, and its clones.
 pub(crate) struct Running {
     health: Arc<Health>,
+    begun: Instant,
     /// When the server has had a deadline to answer it.
     pub(crate) due: Instant,
     /// Its place at the server.
@@ -154,7 +172,12 @@ pub(crate) struct Running {
 impl Running {
     /// Notes a good answer.
     pub(crate) fn answered(&self) {
-        self.health.opened();
+        let now = Instant::now();
+        let deadline = self.due.saturating_duration_since(self.begun);
+        self.health.opened(opened_by(self.due.saturating_duration_since(now), deadline));
+        if let Some(place) = &self.place {
+            place.note_answer(now.saturating_duration_since(self.begun));
+        }
     }
 
     /// Notes that the call failed. Returns `true` if the server had no other place: it failed the
@@ -166,7 +189,7 @@ impl Running {
 
 impl Clone for Running {
     fn clone(&self) -> Self {
-        self.health.call(self.due, self.place.clone())
+        self.health.call(self.begun, self.due, self.place.clone())
     }
 }
 
@@ -267,7 +290,8 @@ mod tests {
     use super::*;
 
     fn call(health: &Arc<Health>) -> Running {
-        health.call(Instant::now(), None)
+        let now = Instant::now();
+        health.call(now, now + Duration::from_secs(60), None)
     }
 
     #[test]
@@ -307,6 +331,23 @@ mod tests {
         health.forget();
         call(&health).failed();
         assert_eq!(health.open_places(), SPARE);
+    }
+
+    #[test]
+    fn answers_that_are_nearly_late_open_a_part_of_a_place() {
+        let deadline = Duration::from_secs(4);
+        let opened = [4000, 2000, 1000, 500, 10, 0];
+        let opened = opened.map(|left| opened_by(Duration::from_millis(left), deadline));
+        assert_eq!(opened, [WHOLE, WHOLE, WHOLE / 2, WHOLE / 4, 0, 0]);
+        assert_eq!(opened_by(Duration::MAX, Duration::ZERO), WHOLE);
+        // So more than half of the answers are in time, if some open and others close places.
+        let health = Health::default();
+        health.close_places();
+        (0..3).for_each(|_| health.opened(WHOLE / 2));
+        assert_eq!(health.open_places(), 2);
+        assert!(!health.closed());
+        assert_eq!(health.open_places(), 1);
+        assert!(health.closed());
     }
 
     #[test]

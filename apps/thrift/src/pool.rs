@@ -100,7 +100,7 @@ impl Pool {
         let servers: Vec<_> =
             addresses.into_iter().map(|address| Arc::new(server(address.to_string()))).collect();
         news.set_servers(&servers);
-        let turns = Turns::new(&servers, PLACES);
+        let turns = Turns::new(&servers, PLACES, &news.usual, options.deadline);
         Self { servers, options, news, preferred: AtomicUsize::new(0), turns }
     }
 
@@ -114,7 +114,8 @@ impl Pool {
     /// Panics if it is called outside of a Tokio runtime, as it spawns a task.
     #[must_use]
     pub fn places(mut self, places: usize) -> Self {
-        self.turns = Turns::new(&self.servers, places.max(1));
+        let (usual, deadline) = (&self.news.usual, self.options.deadline);
+        self.turns = Turns::new(&self.servers, places.max(1), usual, deadline);
         for server in &self.servers {
             server.set_retired(false);
         }
@@ -195,6 +196,8 @@ impl Pool {
     ///
     /// Until it is sent, a call waits for a place at any server. This time counts towards its
     /// deadline: the client that `call` gets has what is left of it.
+    /// Calls get places in the order in which they come, but those that have less time left than twice
+    /// what answers usually take come after others.
     ///
     /// `call` should call at once. If it does something else before or between its calls to the server,
     /// it keeps its [place](Self::places), and its call fails if the connection was closed meanwhile.
@@ -219,7 +222,7 @@ impl Pool {
     {
         let deadline = self.options.deadline;
         let began = Instant::now();
-        let (client, occupied) = match timeout(deadline, self.place()).await {
+        let (client, occupied) = match timeout(deadline, self.place(began)).await {
             Ok(place) => place?,
             Err(_) if self.in_turn().any(|server| server.is_open()) => {
                 return Err(Error::Deadline(deadline));
@@ -260,7 +263,7 @@ impl Pool {
     }
 
     /// Waits for a place at a server, or until all have failed.
-    async fn place(&self) -> Result<(Client, Occupied), Error> {
+    async fn place(&self, began: Instant) -> Result<(Client, Occupied), Error> {
         let since = self.news.failures();
         let all_failed = self.news.wait_for(|| {
             let has_none = self.in_turn().all(|server| server.has_failed(since));
@@ -268,7 +271,7 @@ impl Pool {
         });
         let place = async {
             loop {
-                let (client, occupied) = self.turns.next().await?.claim();
+                let (client, occupied) = self.turns.next(began).await?.claim();
                 // If not, nothing was sent, so the call can go to another server.
                 if client.is_open() {
                     return Some((client, occupied));

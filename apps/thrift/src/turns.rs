@@ -9,6 +9,11 @@
 //! places are taken, or while there is no connection; being asked makes it connect. `balance` gives
 //! a caller to the next ready server in turn. If no server is ready, callers wait in the input and
 //! are not bound to a server: the next one goes to the first server with a free place.
+//!
+//! Callers are served in the order in which they came, except those that have waited for so long that
+//! their calls would probably not be answered in the time that they have left: others are before them.
+//! Otherwise, when there are more calls than all servers can answer, each call would get its place just
+//! before its deadline, and all of them would fail.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -17,6 +22,7 @@ use std::mem;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
+use std::time::{Duration, Instant};
 
 use futures::{Sink, Stream, stream};
 use stream_demux::{Attach, DemuxStreamExt, Lease};
@@ -25,7 +31,7 @@ use tokio::time::{Sleep, sleep_until};
 
 use crate::client::Client;
 use crate::panics::contain;
-use crate::upstream::{Granted, Upstream};
+use crate::upstream::{Granted, Upstream, Usual};
 
 /// Callers that have given up are removed when this many are in line, and whenever there are twice as
 /// many as after the last time. So while no server is ready, those that have given up take as much
@@ -34,21 +40,25 @@ const LINE: usize = 1024;
 
 /// Gets a connection, and a place on it. Both that and the end wake it. If its waker panics, that does
 /// not end the line.
-struct Caller(Option<oneshot::Sender<Granted>>);
+struct Caller {
+    caller: Option<oneshot::Sender<Granted>>,
+    /// When its deadline began.
+    began: Instant,
+}
 
 impl Caller {
-    fn new() -> (Self, oneshot::Receiver<Granted>) {
+    fn new(began: Instant) -> (Self, oneshot::Receiver<Granted>) {
         let (caller, place) = oneshot::channel();
-        (Self(Some(caller)), place)
+        (Self { caller: Some(caller), began }, place)
     }
 
     fn has_given_up(&self) -> bool {
-        self.0.as_ref().is_none_or(oneshot::Sender::is_closed)
+        self.caller.as_ref().is_none_or(oneshot::Sender::is_closed)
     }
 
     /// If it is dropped now, so is the place, which is free again.
     fn grant(mut self, place: Granted) {
-        if let Some(caller) = self.0.take() {
+        if let Some(caller) = self.caller.take() {
             contain(|| drop(caller.send(place)));
         }
     }
@@ -56,7 +66,7 @@ impl Caller {
 
 impl Drop for Caller {
     fn drop(&mut self) {
-        contain(|| self.0 = None);
+        contain(|| self.caller = None);
     }
 }
 
@@ -122,6 +132,10 @@ impl Sink<Caller> for Places {
 /// would give its room to callers that are not polled, who would keep it.
 struct Line {
     callers: VecDeque<Caller>,
+    /// Those that have too little time left. The last one has most.
+    late: VecDeque<Caller>,
+    usual: Arc<Usual>,
+    deadline: Duration,
     /// How many callers there may be before those that have given up are removed.
     most: usize,
     /// How often all were removed.
@@ -132,13 +146,43 @@ struct Line {
     has_ended: bool,
 }
 
+impl Line {
+    fn new(usual: Arc<Usual>, deadline: Duration) -> Self {
+        let (callers, late, cleared, waker, has_ended) = Default::default();
+        Self { callers, late, usual, deadline, most: LINE, cleared, waker, has_ended }
+    }
+
+    /// Returns the next caller.
+    fn pop(&mut self) -> Option<Caller> {
+        if self.callers.len() > 1 {
+            let now = Instant::now();
+            let time = patience(self.usual.get(), self.deadline);
+            let is_late = |caller: &Caller| now.saturating_duration_since(caller.began) > time;
+            let late = self.callers.partition_point(is_late);
+            self.late.extend(self.callers.drain(..late));
+        }
+        self.callers.pop_front().or_else(|| self.late.pop_back())
+    }
+
+    fn take_all(&mut self) -> [VecDeque<Caller>; 2] {
+        [mem::take(&mut self.callers), mem::take(&mut self.late)]
+    }
+}
+
+/// How long a caller may have waited when it gets a place: so that twice the usual time of an answer is
+/// left, because many take longer than usual. If that is more than the deadline, or nearly so, it is less
+/// than twice: half of what a caller has more than the usual time.
+fn patience(usual: Duration, deadline: Duration) -> Duration {
+    let spare = deadline.saturating_sub(usual);
+    deadline.saturating_sub(2 * usual).max(spare / 2)
+}
+
 #[derive(Clone)]
 struct InLine(Arc<Mutex<Line>>);
 
 impl InLine {
-    fn new() -> Self {
-        let (callers, cleared, waker, has_ended) = Default::default();
-        Self(Arc::new(Mutex::new(Line { callers, most: LINE, cleared, waker, has_ended })))
+    fn new(usual: Arc<Usual>, deadline: Duration) -> Self {
+        Self(Arc::new(Mutex::new(Line::new(usual, deadline))))
     }
 
     fn lock(&self) -> MutexGuard<'_, Line> {
@@ -151,11 +195,12 @@ impl InLine {
         if line.has_ended {
             return Err(Ended);
         }
-        let mut gone = VecDeque::new(); // dropped without the lock
-        if line.callers.len() >= line.most {
-            let callers = mem::take(&mut line.callers).into_iter();
-            (gone, line.callers) = callers.partition(Caller::has_given_up);
-            line.most = LINE.max(2 * line.callers.len());
+        let mut gone: [VecDeque<_>; 2] = Default::default(); // dropped without the lock
+        if line.callers.len() + line.late.len() >= line.most {
+            let [callers, late] = line.take_all();
+            (gone[0], line.callers) = callers.into_iter().partition(Caller::has_given_up);
+            (gone[1], line.late) = late.into_iter().partition(Caller::has_given_up);
+            line.most = LINE.max(2 * (line.callers.len() + line.late.len()));
         }
         line.callers.push_back(caller);
         let (cleared, waker) = (line.cleared, line.waker.take());
@@ -171,7 +216,7 @@ impl InLine {
     fn clear(&self) {
         let mut line = self.lock();
         line.cleared += 1;
-        let callers = mem::take(&mut line.callers);
+        let callers = line.take_all();
         drop(line);
         drop(callers); // without the lock, because it wakes them
     }
@@ -179,7 +224,7 @@ impl InLine {
     fn end(&self) {
         let mut line = self.lock();
         line.has_ended = true;
-        let (callers, waker) = (mem::take(&mut line.callers), line.waker.take());
+        let (callers, waker) = (line.take_all(), line.waker.take());
         drop(line);
         drop(callers);
         if let Some(waker) = waker {
@@ -199,7 +244,7 @@ impl Stream for Input {
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Caller>> {
         let mut line = self.0.lock();
-        match line.callers.pop_front() {
+        match line.pop() {
             Some(caller) => Poll::Ready(Some(caller)),
             None if line.has_ended => Poll::Ready(None),
             None => {
@@ -226,7 +271,8 @@ pub(crate) struct Turns {
 
 impl fmt::Debug for Turns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let in_line = self.line.lock().callers.len();
+        let line = self.line.lock();
+        let in_line = line.callers.len() + line.late.len();
         f.debug_struct("Turns").field("in_line", &in_line).finish_non_exhaustive()
     }
 }
@@ -240,8 +286,13 @@ impl Drop for Turns {
 impl Turns {
     /// Spawns a task that shares out the servers, with `places` places each. The task ends when
     /// this value is dropped.
-    pub(crate) fn new(servers: &[Arc<Upstream>], places: usize) -> Self {
-        let line = InLine::new();
+    pub(crate) fn new(
+        servers: &[Arc<Upstream>],
+        places: usize,
+        usual: &Arc<Usual>,
+        deadline: Duration,
+    ) -> Self {
+        let line = InLine::new(Arc::clone(usual), deadline);
         let mut leases = Vec::new();
         let places = servers.iter().map(|server| {
             let mut lease = Lease::new();
@@ -256,12 +307,12 @@ impl Turns {
         Self { line, leases: Mutex::new(leases) }
     }
 
-    /// Waits for a place. Returns `None` if every server has retired.
+    /// Waits for a place for a call whose deadline began then. Returns `None` if every server has retired.
     ///
     /// Cancel safe: a caller that is dropped takes no place.
-    pub(crate) async fn next(&self) -> Option<Granted> {
+    pub(crate) async fn next(&self, began: Instant) -> Option<Granted> {
         loop {
-            let (caller, place) = Caller::new();
+            let (caller, place) = Caller::new(began);
             let cleared = self.line.push(caller).ok()?;
             match place.await {
                 Ok(place) => return Some(place),
@@ -287,12 +338,16 @@ mod tests {
 
     use super::*;
 
+    fn line() -> InLine {
+        InLine::new(Arc::default(), Duration::from_secs(60))
+    }
+
     #[test]
     fn callers_that_have_given_up_take_bounded_memory() {
-        let line = InLine::new();
+        let line = line();
         let mut waiting = Vec::new();
         for number in 0..10 * LINE {
-            let (caller, place) = Caller::new();
+            let (caller, place) = Caller::new(Instant::now());
             assert!(line.push(caller).is_ok());
             if number % 10 == 0 {
                 waiting.push(place);
@@ -308,13 +363,41 @@ mod tests {
         assert_eq!(served, waiting.len());
     }
 
+    /// Adds callers that began so many milliseconds ago, and returns those that are served, in order.
+    fn served(usual: u64, began: &[u64]) -> Vec<u64> {
+        const DEADLINE: Duration = Duration::from_secs(1000);
+        let times = Arc::<Usual>::default();
+        times.note(Duration::from_secs(usual));
+        let now = Instant::now();
+        let mut line = Line::new(times, DEADLINE);
+        for &ago in began {
+            let caller = Caller::new(now.checked_sub(Duration::from_secs(ago)).unwrap()).0;
+            line.callers.push_back(caller);
+        }
+        let began = |caller: Caller| (now - caller.began).as_secs();
+        std::iter::from_fn(|| line.pop()).map(began).collect()
+    }
+
+    #[test]
+    fn callers_that_have_too_little_time_left_come_after_others() {
+        // Nothing is known.
+        assert_eq!(served(0, &[900, 500, 10]), [900, 500, 10]);
+        assert_eq!(served(40, &[900, 500, 10]), [900, 500, 10]);
+        assert_eq!(served(60, &[950, 900, 850, 10]), [850, 10, 900, 950]);
+        // Twice the usual time is more than the deadline.
+        assert_eq!(served(600, &[300, 250, 150, 10]), [150, 10, 250, 300]);
+        assert_eq!(served(1000, &[900, 300, 10]), [10, 300, 900]);
+        // One that is alone is served, whatever time it has left.
+        assert_eq!(served(60, &[999]), [999]);
+    }
+
     #[test]
     fn callers_are_dropped_when_the_line_has_ended() {
-        let line = InLine::new();
-        let (caller, place) = Caller::new();
+        let line = line();
+        let (caller, place) = Caller::new(Instant::now());
         assert!(line.push(caller).is_ok());
         drop(Input(line.clone()));
         assert!(place.now_or_never().unwrap().is_err());
-        assert!(line.push(Caller::new().0).is_err());
+        assert!(line.push(Caller::new(Instant::now()).0).is_err());
     }
 }

@@ -87,7 +87,7 @@ mod tests {
         let now = Instant::now();
         let at = |secs| now + Duration::from_secs(secs);
         for (id, due) in [(1, 9), (2, 8), (3, 7), (4, 6), (5, 5)] {
-            unanswered.add(id, health.call(at(due), None));
+            unanswered.add(id, health.call(now, at(due), None));
         }
         assert!(unanswered.take_overdue(at(4)).is_empty());
         assert!(unanswered.take(4).is_some());
@@ -96,7 +96,7 @@ mod tests {
         assert!(unanswered.take_overdue(at(7)).is_empty());
         assert_eq!(health.running(), 2);
         assert_eq!(unanswered.close().len(), 2);
-        unanswered.add(6, health.call(at(10), None));
+        unanswered.add(6, health.call(now, at(10), None));
         assert!(unanswered.is_empty(), "the connection is closed");
         assert_eq!(health.running(), 0);
     }
@@ -107,7 +107,7 @@ mod tests {
         let unanswered = Unanswered::default();
         let now = Instant::now();
         for id in (1..).take(MOST + 10) {
-            unanswered.add(id, health.call(now, None));
+            unanswered.add(id, health.call(now, now, None));
         }
         assert_eq!(health.running(), MOST);
         assert_eq!(unanswered.take_overdue(now).len(), MOST);

@@ -45,9 +45,28 @@ const LONGEST_REST: Duration = Duration::from_secs(5);
 /// Why there is no connection if nothing runs the attempts any more.
 pub(crate) const SHUT_DOWN: &str = "the runtime of the pool has shut down";
 
+/// What an answer usually takes, from when its call has got a place: the mean, in which each answer
+/// counts a sixteenth.
+#[derive(Debug, Default)]
+pub(crate) struct Usual(AtomicU64);
+
+impl Usual {
+    pub(crate) fn note(&self, took: Duration) {
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let before = self.0.load(Relaxed);
+        let mean = if before == 0 { took } else { before - before / 16 + took / 16 };
+        self.0.store(mean, Relaxed); // if another one comes between, one of them does not count
+    }
+
+    pub(crate) fn get(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Relaxed))
+    }
+}
+
 /// What all servers of a pool tell its callers.
 #[derive(Debug, Default)]
 pub(crate) struct News {
+    pub(crate) usual: Arc<Usual>,
     /// Counts failures, so that a caller can tell those that happened since it began.
     failures: AtomicU64,
     changed: Notify,
@@ -613,6 +632,11 @@ pub(crate) struct Occupied {
 }
 
 impl Occupied {
+    /// Notes how long the answer to a call has taken.
+    pub(crate) fn note_answer(&self, took: Duration) {
+        self.held.0.server.news.usual.note(took);
+    }
+
     /// Holds the place also when the call has ended.
     pub(crate) fn hold(&self) -> Held {
         self.held.0.hold()
