@@ -478,17 +478,23 @@ impl<S: Service> Connection<S> {
             return Ok(());
         }
         let owed = Owed::new(permit, &self.peer, &self.owed);
-        turn.spawn(&mut self.calls, gone.clone().cancelled_owned(), async move {
-            let answering = answer(&server.service, request, &mut held);
-            let answered = tokio::select! {
+        let (turns, is_gone) = (turns.clone(), gone.clone().cancelled_owned());
+        let called = Arc::clone(&server);
+        let call = async move {
+            let bytes = tokio::select! {
                 biased; // a call that never waits completes even after a reset
-                answered = answering => answered,
-                () = gone.cancelled() => None,
+                answered = answer(&called.service, request, &mut held) => answered?,
+                () = gone.cancelled() => return None,
             };
-            if let Some(bytes) = answered {
-                let frame = Frame::holding(bytes, held, owed);
-                let _ = server.answers.send(Answer { connection, frame }).await;
-            }
+            Some(Frame::holding(bytes, held, owed))
+        };
+        self.calls.spawn(async move {
+            let Some((Some(frame), turn)) = turn.run(is_gone, call).await else { return };
+            let _turn = match turn {
+                Some(turn) => Some(turn),
+                None => turns.answer().await,
+            };
+            let _ = server.answers.send(Answer { connection, frame }).await;
         });
         Ok(())
     }

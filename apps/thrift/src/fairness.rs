@@ -9,7 +9,10 @@
 //! 2. A call that is longer than a turn is polled for the first time on another thread, which the system
 //!    schedules beside those of the runtime. There is one such thread less than there are processors. They
 //!    are not the runtime's threads for blocking work, because a service may use all of those.
-//! 3. The next long call is that of the connection which has used these threads least, counting what the
+//! 3. Answers take turns, too: a call has its turn until its answer has room in the queue of all
+//!    connections, or takes another one if it has waited. Otherwise, a client whose calls do not wait
+//!    would have as many answers in line for that queue as it may have calls in flight.
+//! 4. The next long call is that of the connection which has used these threads least, counting what the
 //!    call is expected to take. So a connection with few calls, or quick ones, waits for those that are
 //!    running, and not for all that wait. This is fair queueing as in Demers, Keshav and Shenker,
 //!    "Analysis and Simulation of a Fair Queueing Algorithm" (1989), except that the time which a call has
@@ -252,7 +255,11 @@ impl Drop for Waiting {
     }
 }
 
+/// Held by a call that is in its turn.
+pub(crate) type Permit = OwnedSemaphorePermit;
+
 /// The turns of a connection.
+#[derive(Clone)]
 pub(crate) struct Turns {
     started: Arc<Semaphore>,
     long: Arc<Long>,
@@ -284,74 +291,107 @@ impl Turns {
         let count = u32::try_from(bytes.div_ceil(SHORT).max(1)).unwrap_or(u32::MAX);
         Turn::Short(Arc::clone(&self.started).acquire_many_owned(count).await.ok())
     }
+
+    /// Waits for a turn to pass an answer on.
+    pub(crate) async fn answer(&self) -> Option<Permit> {
+        Arc::clone(&self.started).acquire_owned().await.ok()
+    }
 }
 
 /// The turn of a call.
 pub(crate) enum Turn {
-    Short(Option<OwnedSemaphorePermit>),
+    Short(Option<Permit>),
     Long { bytes: usize, of: Arc<Long> },
 }
 
 impl Turn {
-    /// Spawns the call, whose turn ends when it waits for the first time. A long call that has not begun
-    /// when `dropped` completes is dropped.
+    /// Spawns a call.
     pub(crate) fn spawn(
         self,
         calls: &mut JoinSet<()>,
         dropped: impl Future<Output = ()> + Send + 'static,
         call: impl Future<Output = ()> + Send + 'static,
     ) {
+        calls.spawn(async move {
+            self.run(dropped, call).await;
+        });
+    }
+
+    /// Runs a call, whose turn ends when it waits for the first time. If it never waits, its turn is
+    /// returned with its result. A long call that has not begun when `dropped` completes is dropped.
+    pub(crate) async fn run<T: Send + 'static>(
+        self,
+        dropped: impl Future<Output = ()>,
+        call: impl Future<Output = T> + Send + 'static,
+    ) -> Option<(T, Option<Permit>)> {
         match self {
-            Self::Short(turn) => calls.spawn(in_turn(turn, call)),
-            Self::Long { bytes, of } => calls.spawn(of.run(bytes, dropped, Box::pin(call))),
-        };
+            Self::Short(turn) => Some(in_turn(turn, call).await),
+            Self::Long { bytes, of } => {
+                let result = of.run(bytes, dropped, Box::pin(call)).await?;
+                Some((result, None))
+            }
+        }
     }
 }
 
-async fn in_turn<T>(turn: T, call: impl Future<Output = ()>) {
-    let (mut turn, mut call) = (Some(turn), std::pin::pin!(call));
-    future::poll_fn(|cx| {
-        let polled = call.as_mut().poll(cx);
-        turn = None;
-        polled
+async fn in_turn<T>(
+    mut turn: Option<Permit>,
+    call: impl Future<Output = T>,
+) -> (T, Option<Permit>) {
+    let mut call = std::pin::pin!(call);
+    future::poll_fn(|cx| match call.as_mut().poll(cx) {
+        Poll::Ready(result) => Poll::Ready((result, turn.take())),
+        Poll::Pending => {
+            turn = None;
+            Poll::Pending
+        }
     })
-    .await;
+    .await
 }
 
 impl Long {
-    async fn run(
+    async fn run<T: Send + 'static>(
         self: Arc<Self>,
         bytes: usize,
         dropped: impl Future<Output = ()>,
-        call: Pin<Box<impl Future<Output = ()> + Send + 'static>>,
-    ) {
-        let call = tokio::select! {
+        call: Pin<Box<impl Future<Output = T> + Send + 'static>>,
+    ) -> Option<T> {
+        let begun = tokio::select! {
             biased;
-            () = dropped => return,
-            call = self.begin(bytes, call) => call,
+            () = dropped => return None,
+            begun = self.begin(bytes, call) => begun?,
         };
-        if let Some(call) = call {
-            call.await;
-        }
+        Some(match begun {
+            Begun::Done(result) => result,
+            Begun::Waits(call) => call.await,
+        })
     }
 
-    /// Polls the call for the first time. Returns it if it goes on.
-    async fn begin<F: Future<Output = ()> + Send + 'static>(
-        &self,
-        bytes: usize,
-        mut call: Pin<Box<F>>,
-    ) -> Option<Pin<Box<F>>> {
+    /// Polls the call for the first time.
+    async fn begin<F>(&self, bytes: usize, mut call: Pin<Box<F>>) -> Option<Begun<F>>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
         let _turn = self.turns.acquire().await;
         let task = future::poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
         let (done, result) = oneshot::channel();
         let begin = move |running| {
             let polled = call.as_mut().poll(&mut Context::from_waker(&task));
             drop(running);
-            let _ = done.send(polled.is_pending().then_some(call));
+            let _ = done.send(match polled {
+                Poll::Ready(result) => Begun::Done(result),
+                Poll::Pending => Begun::Waits(call),
+            });
         };
         let _waiting = self.threads.add(bytes, &self.used, Box::new(begin));
-        result.await.ok().flatten()
+        result.await.ok()
     }
+}
+
+/// A long call that was polled.
+enum Begun<F: Future> {
+    Done(F::Output),
+    Waits(Pin<Box<F>>),
 }
 
 #[cfg(test)]

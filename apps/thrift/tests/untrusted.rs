@@ -20,7 +20,7 @@ use thrift_demux::demo::{Example, Serve};
 use thrift_demux::{Error, Message, Protocol, Request, Service, Settings, Transport};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::yield_now;
 use tokio::time::timeout;
 use tokio_util::bytes::Bytes;
@@ -334,50 +334,64 @@ impl Service for Endless {
     }
 }
 
-/// Counts the calls.
-#[derive(Default)]
-struct Counts {
-    count: AtomicUsize,
-    has_begun: Notify,
-}
-
-struct Counting(Arc<Counts>);
+/// Counts the calls, of which none waits.
+#[derive(Default, Clone)]
+struct Counting(Arc<AtomicUsize>);
 
 impl Service for Counting {
     async fn call(&self, request: Request) -> Result<Option<Bytes>, Error> {
-        if self.0.count.fetch_add(1, SeqCst) == 0 {
-            self.0.has_begun.notify_one();
-        }
+        self.0.fetch_add(1, SeqCst);
         request.unknown()
     }
 }
 
-/// On one thread, which does nothing else while it runs a call, and which looks for input after each.
-#[test]
-fn clients_take_turns_however_many_calls_they_send_at_once() {
-    const CALLS: usize = 1000;
+/// So many clients send so many calls at once, and another one makes a call after so many of them. On
+/// one thread, which does nothing else while it runs a call, and which looks for input after each.
+fn calls_before_one_of_another_client(clients: usize, calls: usize, after: usize) -> usize {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .event_interval(1)
         .build()
         .unwrap();
     runtime.block_on(async {
-        let counts = Arc::new(Counts::default());
-        let server = Server::start(Counting(Arc::clone(&counts)), Settings::default()).await;
+        let counts = Counting::default();
+        let server = Server::start(counts.clone(), Settings::default()).await;
         let mut quiet = TcpStream::connect(server.address).await.unwrap();
-        let mut busy = TcpStream::connect(server.address).await.unwrap();
-        busy.write_all(&call("busy", 1, "").repeat(CALLS)).await.unwrap();
-        counts.has_begun.notified().await;
+        let mut busy = Vec::new();
+        for _ in 0..clients {
+            busy.push(TcpStream::connect(server.address).await.unwrap());
+        }
+        let requests = call("busy", 1, "").repeat(calls);
+        join_all(busy.iter_mut().map(|busy| busy.write_all(&requests))).await;
+        while counts.0.load(SeqCst) < after {
+            yield_now().await;
+        }
+        let before = counts.0.load(SeqCst);
         quiet.write_all(&call("quiet", 2, "")).await.unwrap();
         answer(&mut quiet).await;
-        let before = counts.count.load(SeqCst);
-        // Four turns of eight.
-        assert!(before <= 32, "{before} calls of the other client came first");
-        for _ in 0..CALLS {
-            answer(&mut busy).await;
+        let before = counts.0.load(SeqCst) - before;
+        for busy in &mut busy {
+            for _ in 0..calls {
+                answer(busy).await;
+            }
         }
         server.stop().await;
-    });
+        before
+    })
+}
+
+#[test]
+fn clients_take_turns_however_many_calls_they_send_at_once() {
+    let before = calls_before_one_of_another_client(1, 1000, 1);
+    // Four turns of eight.
+    assert!(before <= 32, "{before} calls of the other client came first");
+}
+
+/// Their answers share a queue.
+#[test]
+fn answers_of_many_clients_take_turns_however_many_calls_they_send_at_once() {
+    let before = calls_before_one_of_another_client(50, 400, 5000);
+    assert!(before <= 50 * 32, "{before} calls of the other clients came first");
 }
 
 /// A long call computes until a short one has begun, and is counted then.
@@ -579,17 +593,6 @@ async fn a_reset_connection_has_no_place_though_its_one_way_calls_are_running() 
     closed_with_one_way_calls(true).await;
 }
 
-/// Started its calls, of which none waits.
-#[derive(Default)]
-struct Started(Arc<AtomicUsize>);
-
-impl Service for Started {
-    async fn call(&self, request: Request) -> Result<Option<Bytes>, Error> {
-        self.0.fetch_add(1, SeqCst);
-        request.unknown()
-    }
-}
-
 /// Clients that send calls and reset or close their connections, before the server has accepted any of
 /// them.
 fn leave_at_once(address: SocketAddr, connections: usize, calls: &[u8], resets: bool) {
@@ -609,7 +612,7 @@ async fn calls_of_clients_that_have_left_take_the_turns_of_one() {
 
     let call = call("later", 1, "not read");
     for (call, resets) in [(one_way(), true), (one_way(), false), (call, true)] {
-        let started = Started::default();
+        let started = Counting::default();
         let count = Arc::clone(&started.0);
         // Those that have reset take no place. There is time for their calls.
         let connections = CONNECTIONS + usize::from(!resets);
