@@ -12,11 +12,8 @@
 //!    success unless it is configured otherwise
 //!    (<https://twitter.github.io/finagle/docs/com/twitter/finagle/param/ResponseClassifier.html>).
 //! 2. A good answer opens a place for [`Pool::round_robin`](crate::Pool::round_robin), and a failed
-//!    call closes its place. An answer that took more than half a deadline opens a part of one only: a
-//!    server with more calls than it can answer would otherwise keep so many that half of its answers
-//!    are late, and nearly all of them for callers that have waited for a place. When a call fails, at
-//!    most a few more are open than the server has had calls at a time in the last minutes. At least one
-//!    stays open. Thus a server that fails more calls than it answers soon gets one call at a time, and
+//!    call closes its place. Then at most a few more are open than the server has had calls at a time in
+//!    the last minutes. At least one stays open. Thus a server that fails more calls than it answers soon gets one call at a time, and
 //!    one that fails a few keeps what it needs for the others.
 //!    [`Pool::fail_over`](crate::Pool::fail_over) tries a server that has no free place last.
 //! 3. A server is silent when no good answer has arrived for nearly a deadline while calls waited, until
@@ -50,17 +47,8 @@ const SPARE: usize = 8;
 /// it had at a time then, even if it has fewer by now.
 const RECENT: Duration = Duration::from_secs(60);
 
-/// The parts of a place.
-const WHOLE: usize = 16;
-
-/// The parts of more places than a pool has, and so many that counting never overflows.
+/// More places than a pool has, and so many that counting never overflows.
 const ALL: usize = usize::MAX / 2;
-
-/// Returns the parts of a place that an answer opens, if this much of the deadline was left.
-fn opened_by(left: Duration, deadline: Duration) -> usize {
-    let parts = 2 * WHOLE as u128 * left.as_nanos() / deadline.as_nanos().max(1);
-    usize::try_from(parts).unwrap_or(WHOLE).min(WHOLE)
-}
 
 /// A connection without a good answer for this many deadlines, while calls wait, is closed: its
 /// peer is gone without a word, or hangs. One deadline may be a slow call, and two a slow call
@@ -75,7 +63,7 @@ const CHECKS: u32 = 8;
 /// What is known of a server from all its calls. The connections of a pool to one server share it.
 #[derive(Debug)]
 pub(crate) struct Health {
-    /// Parts of open places, of one at least.
+    /// Open places.
     open: AtomicUsize,
     /// Calls that run.
     running: AtomicUsize,
@@ -95,12 +83,12 @@ impl Default for Health {
 impl Health {
     /// Returns how many calls the server may get at a time, unless it is silent.
     pub(crate) fn open_places(&self) -> usize {
-        self.open.load(Relaxed) / WHOLE
+        self.open.load(Relaxed)
     }
 
     /// Closes all places but one.
     pub(crate) fn close_places(&self) {
-        self.open.store(WHOLE, Relaxed);
+        self.open.store(1, Relaxed);
     }
 
     /// Notes that no call is answered.
@@ -143,8 +131,8 @@ impl Health {
         Running { health: Arc::clone(self), begun, due, place }
     }
 
-    fn opened(&self, parts: usize) {
-        self.open.fetch_add(parts, Relaxed);
+    fn opened(&self) {
+        self.open.fetch_add(1, Relaxed);
         if self.is_silent() {
             self.is_silent.store(false, Relaxed);
         }
@@ -153,9 +141,9 @@ impl Health {
     /// Closes the place of a call. Returns `true` if it was the only one.
     fn closed(&self) -> bool {
         let [now, before] = self.most.each_ref().map(|most| most.load(Relaxed));
-        let most = (now.max(before) + SPARE) * WHOLE;
-        let close = |open: usize| Some((open.min(most) - WHOLE).max(WHOLE));
-        self.open.fetch_update(Relaxed, Relaxed, close).is_ok_and(|open| open < 2 * WHOLE)
+        let most = now.max(before) + SPARE;
+        let close = |open: usize| Some((open.min(most) - 1).max(1));
+        self.open.fetch_update(Relaxed, Relaxed, close) == Ok(1)
     }
 }
 
@@ -172,11 +160,9 @@ pub(crate) struct Running {
 impl Running {
     /// Notes a good answer.
     pub(crate) fn answered(&self) {
-        let now = Instant::now();
-        let deadline = self.due.saturating_duration_since(self.begun);
-        self.health.opened(opened_by(self.due.saturating_duration_since(now), deadline));
+        self.health.opened();
         if let Some(place) = &self.place {
-            place.note_answer(now.saturating_duration_since(self.begun));
+            place.note_answer(self.begun.elapsed());
         }
     }
 
@@ -290,8 +276,7 @@ mod tests {
     use super::*;
 
     fn call(health: &Arc<Health>) -> Running {
-        let now = Instant::now();
-        health.call(now, now + Duration::from_secs(60), None)
+        health.call(Instant::now(), Instant::now(), None)
     }
 
     #[test]
@@ -331,23 +316,6 @@ mod tests {
         health.forget();
         call(&health).failed();
         assert_eq!(health.open_places(), SPARE);
-    }
-
-    #[test]
-    fn answers_that_are_nearly_late_open_a_part_of_a_place() {
-        let deadline = Duration::from_secs(4);
-        let opened = [4000, 2000, 1000, 500, 10, 0];
-        let opened = opened.map(|left| opened_by(Duration::from_millis(left), deadline));
-        assert_eq!(opened, [WHOLE, WHOLE, WHOLE / 2, WHOLE / 4, 0, 0]);
-        assert_eq!(opened_by(Duration::MAX, Duration::ZERO), WHOLE);
-        // So more than half of the answers are in time, if some open and others close places.
-        let health = Health::default();
-        health.close_places();
-        (0..3).for_each(|_| health.opened(WHOLE / 2));
-        assert_eq!(health.open_places(), 2);
-        assert!(!health.closed());
-        assert_eq!(health.open_places(), 1);
-        assert!(health.closed());
     }
 
     #[test]

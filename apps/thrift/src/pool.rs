@@ -196,8 +196,8 @@ impl Pool {
     ///
     /// Until it is sent, a call waits for a place at any server. This time counts towards its
     /// deadline: the client that `call` gets has what is left of it.
-    /// Calls get places in the order in which they come, but those that have less time left than twice
-    /// what answers usually take come after others.
+    /// Calls get places in the order in which they come, but those that have less time left than answers
+    /// usually take, and a little more, come after others.
     ///
     /// `call` should call at once. If it does something else before or between its calls to the server,
     /// it keeps its [place](Self::places), and its call fails if the connection was closed meanwhile.

@@ -169,12 +169,14 @@ impl Line {
     }
 }
 
-/// How long a caller may have waited when it gets a place: so that twice the usual time of an answer is
-/// left, because many take longer than usual. If that is more than the deadline, or nearly so, it is less
-/// than twice: half of what a caller has more than the usual time.
+/// How long a caller may have waited when it gets a place: so that the usual time of an answer is left,
+/// an eighth more, because many take longer than usual, and a 64th of the deadline, for the delays of a
+/// busy runtime. No more is left: when there are fewer calls than the servers can answer, but nearly as
+/// many, all that come later would be answered in plain order. If answers usually take nearly the
+/// deadline, it is half of the time that is left then.
 fn patience(usual: Duration, deadline: Duration) -> Duration {
     let spare = deadline.saturating_sub(usual);
-    deadline.saturating_sub(2 * usual).max(spare / 2)
+    spare.saturating_sub(usual / 8 + deadline / 64).max(spare / 2)
 }
 
 #[derive(Clone)]
@@ -381,14 +383,15 @@ mod tests {
     #[test]
     fn callers_that_have_too_little_time_left_come_after_others() {
         // Nothing is known.
-        assert_eq!(served(0, &[900, 500, 10]), [900, 500, 10]);
-        assert_eq!(served(40, &[900, 500, 10]), [900, 500, 10]);
-        assert_eq!(served(60, &[950, 900, 850, 10]), [850, 10, 900, 950]);
-        // Twice the usual time is more than the deadline.
-        assert_eq!(served(600, &[300, 250, 150, 10]), [150, 10, 250, 300]);
+        assert_eq!(served(0, &[980, 500, 10]), [980, 500, 10]);
+        // 84 are needed.
+        assert_eq!(served(60, &[920, 910, 10]), [910, 10, 920]);
+        assert_eq!(served(60, &[950, 940, 930, 10]), [10, 930, 940, 950]);
+        // Nearly the deadline is needed.
+        assert_eq!(served(900, &[300, 60, 40, 10]), [40, 10, 60, 300]);
         assert_eq!(served(1000, &[900, 300, 10]), [10, 300, 900]);
         // One that is alone is served, whatever time it has left.
-        assert_eq!(served(60, &[999]), [999]);
+        assert_eq!(served(60, &[990]), [990]);
     }
 
     #[test]
