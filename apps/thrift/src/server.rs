@@ -35,6 +35,11 @@ use crate::transport::{Frame, Framing, Transport};
 /// Capacity of the queue of answers between the calls and the demux.
 const INBOX: usize = 1024;
 
+/// After how many further answers an answer is written at the latest. By default, the demux counts what a
+/// flush costs, and not what it takes others to make an answer: with 200 busy clients, 15,000 answers
+/// shared the flushes, and these take 1.5 seconds if each is computed in a tenth of a millisecond.
+const FLUSH_EVERY: usize = 1024;
+
 type Wrap = dyn Fn(Reading, Writing, &Framing) -> Transport + Send + Sync;
 type OnClosed = dyn Fn(SocketAddr, &str) + Send + Sync;
 type OnAcceptError = dyn Fn(&io::Error) + Send + Sync;
@@ -217,6 +222,7 @@ pub async fn serve<S: Service>(
         .buffer(settings.in_flight as usize)
         // Permits keep each queue within its buffer. If they failed to, only this connection would
         // be closed.
+        .flush_every(FLUSH_EVERY)
         .overflow(Overflow::Evict)
         .hooks(Watch(Arc::clone(&connections)));
     let demux = tokio::spawn(demux);

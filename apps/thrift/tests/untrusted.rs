@@ -8,7 +8,7 @@ use std::io::{ErrorKind, Write as _};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use allocation_counter::measure;
 use async_compression::tokio::write::ZlibEncoder;
@@ -334,27 +334,34 @@ impl Service for Endless {
     }
 }
 
-/// Counts the calls, of which none waits.
+/// Counts the calls, of which none waits, and each may compute for a while.
 #[derive(Default, Clone)]
-struct Counting(Arc<AtomicUsize>);
+struct Counting(Arc<AtomicUsize>, Duration);
 
 impl Service for Counting {
     async fn call(&self, request: Request) -> Result<Option<Bytes>, Error> {
         self.0.fetch_add(1, SeqCst);
+        let begun = Instant::now();
+        while begun.elapsed() < self.1 {}
         request.unknown()
     }
 }
 
 /// So many clients send so many calls at once, and another one makes a call after so many of them. On
 /// one thread, which does nothing else while it runs a call, and which looks for input after each.
-fn calls_before_one_of_another_client(clients: usize, calls: usize, after: usize) -> usize {
+fn calls_before_one_of_another_client(
+    clients: usize,
+    calls: usize,
+    after: usize,
+    each_takes: Duration,
+) -> usize {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .event_interval(1)
         .build()
         .unwrap();
     runtime.block_on(async {
-        let counts = Counting::default();
+        let counts = Counting(Arc::default(), each_takes);
         let server = Server::start(counts.clone(), Settings::default()).await;
         let mut quiet = TcpStream::connect(server.address).await.unwrap();
         let mut busy = Vec::new();
@@ -382,7 +389,7 @@ fn calls_before_one_of_another_client(clients: usize, calls: usize, after: usize
 
 #[test]
 fn clients_take_turns_however_many_calls_they_send_at_once() {
-    let before = calls_before_one_of_another_client(1, 1000, 1);
+    let before = calls_before_one_of_another_client(1, 1000, 1, Duration::ZERO);
     // Four turns of eight.
     assert!(before <= 32, "{before} calls of the other client came first");
 }
@@ -390,8 +397,15 @@ fn clients_take_turns_however_many_calls_they_send_at_once() {
 /// Their answers share a queue.
 #[test]
 fn answers_of_many_clients_take_turns_however_many_calls_they_send_at_once() {
-    let before = calls_before_one_of_another_client(50, 400, 5000);
+    let before = calls_before_one_of_another_client(50, 400, 5000, Duration::ZERO);
     assert!(before <= 50 * 32, "{before} calls of the other clients came first");
+}
+
+/// Many answers could share the flushes, but each takes long to compute.
+#[test]
+fn answers_that_are_computed_are_written_soon_though_many_others_follow() {
+    let before = calls_before_one_of_another_client(200, 100, 2000, Duration::from_micros(100));
+    assert!(before <= 200 * 32, "{before} calls of the other clients came first");
 }
 
 /// A long call computes until a short one has begun, and is counted then.
