@@ -24,9 +24,25 @@ async fn reads_and_closes(mut socket: TcpStream, _: usize) {
     request(&mut socket).await;
 }
 
-/// An address at which connections are refused.
-async fn refusing() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
+fn socket() -> socket2::Socket {
+    socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap()
+}
+
+/// A socket that does not listen, so that connections are refused. While it exists, no other server gets
+/// its address.
+fn refusing_socket() -> (socket2::Socket, SocketAddr) {
+    let socket = socket();
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    socket.bind(&any.into()).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    (socket, address)
+}
+
+/// An address at which connections are refused until the process ends.
+fn refusing() -> SocketAddr {
+    let (socket, address) = refusing_socket();
+    std::mem::forget(socket);
+    address
 }
 
 /// A listener that neither accepts nor refuses, because its queue is full.
@@ -37,13 +53,8 @@ struct BlackHole {
 
 impl BlackHole {
     async fn new() -> Self {
-        let socket =
-            || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-        let listener = socket();
-        let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        listener.bind(&any.into()).unwrap();
+        let (listener, address) = refusing_socket();
         listener.listen(0).unwrap();
-        let address = listener.local_addr().unwrap().as_socket().unwrap();
         let mut sockets = vec![listener];
         loop {
             let filler = socket();
@@ -86,7 +97,7 @@ async fn a_server_that_refuses_connections_costs_no_call() {
     let (one, two) = (Server::example().await, Server::example().await);
     for place in 0..3 {
         let mut servers = vec![one.address, two.address];
-        servers.insert(place, refusing().await);
+        servers.insert(place, refusing());
         let pool = Arc::new(Pool::new(servers, Options::default()).places(8));
         let done = at_once(&pool, 100, 50).await;
         assert_eq!(failed(&done), Vec::<String>::new());
@@ -133,7 +144,7 @@ async fn an_attempt_that_hangs_costs_each_caller_one_deadline() {
 #[tokio::test]
 async fn an_address_that_is_silent_or_refuses_leaves_time_for_the_next_one() {
     let (hole, good) = (BlackHole::new().await, Server::example().await);
-    let addresses = [hole.address, refusing().await, good.address];
+    let addresses = [hole.address, refusing(), good.address];
     let (begin, deadline) = (Instant::now(), millis(3000));
     let client = Client::connect(&addresses[..], within(deadline)).await.unwrap();
     assert!(begin.elapsed() < deadline, "the silent address took all of it");
@@ -262,15 +273,15 @@ async fn a_server_that_has_hung_while_there_were_few_calls_costs_few_when_there_
 
 #[tokio::test]
 async fn a_server_that_is_up_again_is_used_again() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
+    let (socket, address) = refusing_socket();
     let pool = Pool::new([address], within(millis(1000)));
     for _ in 0..3 {
         let error = pool.round_robin(async |client| client.ping().await).await.unwrap_err();
         assert!(error.to_string().contains(&address.to_string()), "{error}");
     }
-    let listener = TcpListener::bind(address).await.unwrap();
+    socket.listen(128).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let listener = TcpListener::from_std(socket.into()).unwrap();
     let service = Serve(Arc::new(Example::default()));
     let server =
         thrift_demux::serve(listener, service, Settings::default(), CancellationToken::new());
@@ -331,7 +342,7 @@ async fn fail_over_leaves_a_server_that_answers_with_other_ids() {
 #[tokio::test]
 async fn all_servers_down_is_an_error_that_names_them() {
     let hole = BlackHole::new().await;
-    let servers = [refusing().await, hole.address, refusing().await];
+    let servers = [refusing(), hole.address, refusing()];
     let deadline = millis(500);
     let pool = Arc::new(Pool::new(servers, within(deadline)).places(2));
     for _ in 0..2 {
@@ -353,7 +364,7 @@ async fn all_servers_down_is_an_error_that_names_them() {
 /// Refused connections are no reason to wait until the deadline, which is longer than the watchdog.
 #[tokio::test]
 async fn all_servers_refuse_and_calls_fail_before_their_deadline() {
-    let servers = [refusing().await, refusing().await];
+    let servers = [refusing(), refusing()];
     let pool = Pool::new(servers, within(2 * LONG));
     for _ in 0..2 {
         let call = pool.round_robin(async |client| client.ping().await);
@@ -462,7 +473,7 @@ async fn servers_that_flap_cost_only_calls_that_were_sent() {
     };
     let hole = BlackHole::new().await;
     let flapping = [flaps(1).await.0, flaps(1000).await.0, flaps(2000).await.0];
-    let servers = [hole.address, refusing().await].into_iter().chain(flapping);
+    let servers = [hole.address, refusing()].into_iter().chain(flapping);
     let pool = Arc::new(Pool::new(servers, Options::default()).places(4));
     let sent = Arc::new(AtomicUsize::new(0));
     let callers = (0..CALLERS).map(|caller| {
