@@ -136,6 +136,14 @@ pub(crate) struct Peer {
 /// A one-way call is running.
 pub(crate) struct OneWay(Arc<AtomicUsize>);
 
+impl OneWay {
+    /// Adds it to this count, until it is dropped.
+    fn begin(count: Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Relaxed);
+        Self(count)
+    }
+}
+
 impl Drop for OneWay {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
@@ -196,10 +204,9 @@ impl Peer {
         self.cut_off.is_cancelled()
     }
 
-    /// Notes that a one-way call is running, until the returned value is dropped.
+    #[cfg(test)]
     pub(crate) fn begin_one_way(&self) -> OneWay {
-        self.one_way.fetch_add(1, Relaxed);
-        OneWay(Arc::clone(&self.one_way))
+        OneWay::begin(Arc::clone(&self.one_way))
     }
 
     /// Returns `true` if one-way calls are running: they go on when its client is gone.
@@ -466,9 +473,9 @@ impl<S: Service> Connection<S> {
                     () = is_cut_off => {}
                 }
             };
-            let peer = self.peer.clone();
+            let one_way = Arc::clone(&self.peer.one_way);
             turn.spawn(&mut self.calls, dropped, async move {
-                let _running = (peer.begin_one_way(), permit);
+                let _running = (OneWay::begin(one_way), permit);
                 tokio::select! {
                     biased;
                     _none = answer(&server.service, request, &mut held) => {}

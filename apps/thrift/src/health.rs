@@ -13,8 +13,8 @@
 //!    (<https://twitter.github.io/finagle/docs/com/twitter/finagle/param/ResponseClassifier.html>).
 //! 2. A good answer opens a place for [`Pool::round_robin`](crate::Pool::round_robin), and a failed
 //!    call closes its place. Then at most a few more are open than the server has had calls at a time in
-//!    the last minutes. At least one stays open. Thus a server that fails more calls than it answers soon gets one call at a time, and
-//!    one that fails a few keeps what it needs for the others.
+//!    the last minutes. At least one stays open. Thus a server that fails more calls than it answers
+//!    soon gets one call at a time, and one that fails a few keeps what it needs for the others.
 //!    [`Pool::fail_over`](crate::Pool::fail_over) tries a server that has no free place last.
 //! 3. A server is silent when no good answer has arrived for nearly a deadline while calls waited, until
 //!    one arrives. It gets one call at a time while another server of the pool is well. If none is,

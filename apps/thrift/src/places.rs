@@ -4,7 +4,8 @@
 //! open ones. Then another connection is closed, if one may be: the first in this order.
 //!
 //! 1. One whose client is gone, while calls that it has left behind are still read, or wait for a turn.
-//!    These calls are dropped. So many such connections have no place, and most have no file.
+//!    These calls are dropped. Up to a limit, such connections take no place (`Connections::outlasting`),
+//!    and those whose sockets are closed have no file: to close these makes no room.
 //! 2. One whose client has shut down its side, although its calls may be running: nearly all of these
 //!    clients have left.
 //! 3. One that is idle.

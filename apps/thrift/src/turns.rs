@@ -365,7 +365,7 @@ mod tests {
         assert_eq!(served, waiting.len());
     }
 
-    /// Adds callers that began so many milliseconds ago, and returns those that are served, in order.
+    /// Adds callers that began so many seconds ago, and returns those that are served, in order.
     fn served(usual: u64, began: &[u64]) -> Vec<u64> {
         const DEADLINE: Duration = Duration::from_secs(1000);
         let times = Arc::<Usual>::default();

@@ -62,7 +62,7 @@ impl Unpolled {
         CallerToPoll { among: Arc::clone(self), since }
     }
 
-    /// The intervals in which a caller that should have been polled for long has had something to do.
+    /// Callers that have had something to do since before this interval should have been polled.
     fn long_ago(&self) -> u64 {
         self.interval(Instant::now()).saturating_sub(1)
     }
