@@ -115,6 +115,8 @@ pub enum Step {
     Do(Command),
     Inside(Place, Command),
     RenewWaker,
+    /// So many nanoseconds pass.
+    Elapse(u64),
     Poll,
     /// Polls although the task was not woken.
     PollUnasked,

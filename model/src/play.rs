@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
+use std::time::Duration;
 
 use sink_test::{SinkHandle, StreamHandle, Task};
 
@@ -39,6 +40,9 @@ impl Side {
             Step::Do(command) => lock(&self.world).exec(command),
             Step::Inside(place, command) => lock(&self.world).plan(place, command),
             Step::RenewWaker => self.task.renew_waker(),
+            Step::Elapse(nanos) => {
+                self.task.get_pin_mut().as_deref_mut().elapse(Duration::from_nanos(nanos));
+            }
             Step::Poll | Step::Run => return self.turn(false),
             Step::PollUnasked => return self.turn(true),
         }

@@ -25,6 +25,7 @@ use std::ops::{Index, IndexMut};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures::Stream;
 use sink_test::{Broken, Op};
@@ -106,6 +107,8 @@ pub struct Reference {
     left: Allowances,
     /// The last number that was given to an event, to tell its time.
     clock: i64,
+    /// The time that pays for flushes.
+    elapsed: Duration,
     slots: Vec<Option<Slot>>,
     /// The ids that are free. The last is used first.
     free: Vec<usize>,
@@ -377,5 +380,12 @@ impl Look for Reference {
         seen.blocked_on = self.named.map(|(_, id)| id);
         seen.terminated = self.completed;
         seen
+    }
+
+    fn elapse(self: Pin<&mut Self>, time: Duration) {
+        let this = self.get_mut();
+        if this.settings.linger == 0 {
+            this.elapsed += time;
+        }
     }
 }

@@ -133,7 +133,9 @@ impl Script<'_> {
                 0 => Step::RenewWaker,
                 1 => Step::PollUnasked,
                 2 | 3 => Step::Do(Command::Leave(self.below(130))),
-                _ => Step::Do(Command::Receive(1 + self.below(8))),
+                4 => Step::Do(Command::Receive(1 + self.below(8))),
+                // A part of an item, and what pays for few flushes, for many, and for all.
+                _ => Step::Elapse(self.pick(&[100, 80_000, 800_000, 100_000_000])),
             },
             Inside => {
                 let ops = [Op::Ready, Op::Ready, Op::Send, Op::Flush, Op::Close];

@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
+use std::time::Duration;
 
 use futures::future::FusedFuture;
 use sink_test::{CoopBudget, scripted_stream};
@@ -21,10 +22,11 @@ pub fn abort() -> Order<Key, WatchedSink> {
     Order::Abort
 }
 
-/// The getters, which return the same between two polls whatever is played.
+/// What can be done with a demux between two polls. The getters return the same whatever is played.
 pub trait Look: Future {
     /// Returns what is visible. Keys below `keys` are looked up. If it is 0, the lists are empty.
     fn look(&self, keys: u16) -> Seen;
+    fn elapse(self: Pin<&mut Self>, time: Duration);
 }
 
 impl<F> Look for Watched<F>
@@ -48,6 +50,10 @@ where
             terminated: self.is_terminated(),
             ..Seen::default()
         }
+    }
+
+    fn elapse(self: Pin<&mut Self>, time: Duration) {
+        Demux::elapse(self, time);
     }
 }
 

@@ -5,6 +5,7 @@ use crate::slots::flush::tuning as numbers;
 
 pub const PER_SINK: u64 = numbers::PER_SINK;
 pub const LEAST: u64 = numbers::LEAST;
+pub const NANOS_PER_ITEM: u64 = numbers::NANOS_PER_ITEM;
 pub const FLUSH_EVERY: u64 = numbers::FLUSH_EVERY;
 pub const FLUSHED_AT_ONCE: usize = numbers::FLUSHED_AT_ONCE;
 pub const LONGEST_WAIT: u32 = numbers::LONGEST_WAIT;

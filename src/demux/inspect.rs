@@ -3,6 +3,7 @@
 use core::borrow::Borrow;
 use core::hash::{BuildHasher, Hash};
 use core::pin::Pin;
+use core::time::Duration;
 
 use futures_core::Stream;
 
@@ -12,7 +13,7 @@ use crate::order::{IntoOrder, Orders};
 use crate::slots::slot::Slot;
 use crate::totals::Totals;
 
-/// Methods that inspect a demux, at any time between two polls.
+/// Methods that inspect a demux, and [`elapse`](Self::elapse), at any time between two polls.
 impl<St, F, O, H, B> Demux<St, F, O, H, B>
 where
     St: Stream,
@@ -347,5 +348,70 @@ where
     /// ```
     pub fn get_pin_mut(self: Pin<&mut Self>) -> Pin<&mut St> {
         self.project().input
+    }
+
+    /// Counts time that has passed since the last call, so that no flush waits long.
+    ///
+    /// Call it before each poll. The demux has no clock: before it flushes many sinks, it waits for
+    /// a number of items, or for a number of turns. If an item takes long to make, or if other tasks
+    /// of the runtime compute, that may be seconds. If it counts time, a sink is flushed in the first
+    /// poll after about 33 µs for each sink that waits for a flush: after 3 ms if a hundred wait, and
+    /// after 0.1 ms if few do. A flush of some microseconds, such as a system call, then takes a
+    /// small part of the time.
+    ///
+    /// The time for which the task sleeps counts as well, and does no harm, because no flush waits
+    /// then: see [`has_unflushed`](Self::has_unflushed). With [`linger`](Self::linger), this method
+    /// has no effect, because flushes wait for ticks.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::{future::poll_fn, mem, pin::pin, time::Instant};
+    /// use futures::{channel::mpsc, executor::block_on, stream};
+    /// use stream_demux::DemuxStreamExt;
+    ///
+    /// let (sink, _received) = mpsc::channel(8);
+    /// let demux = stream::iter(["a"]).demux_by(|&key| key, stream::iter([("a", sink)]));
+    ///
+    /// let mut demux = pin!(demux);
+    /// let mut last = Instant::now();
+    /// let routing = poll_fn(|cx| {
+    ///     let now = Instant::now();
+    ///     demux.as_mut().elapse(now - mem::replace(&mut last, now));
+    ///     demux.as_mut().poll(cx)
+    /// });
+    /// assert_eq!(block_on(routing).delivered, 1);
+    /// ```
+    pub fn elapse(self: Pin<&mut Self>, time: Duration) {
+        self.project().router.elapse(time);
+    }
+
+    /// Returns `true` if a sink that took an item is still to be flushed.
+    ///
+    /// If none is, time does not matter, and you need no clock for [`elapse`](Self::elapse). A sink
+    /// that has left since may still count.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use futures::{FutureExt, channel::mpsc, sink, stream};
+    /// use stream_demux::DemuxStreamExt;
+    ///
+    /// let (items, input) = mpsc::unbounded();
+    /// let orders = stream::iter((0..100).map(|key| (key, sink::drain())));
+    /// let mut demux = input.demux_by(|&key| key, orders);
+    ///
+    /// (0..100).for_each(|key| items.unbounded_send(key).unwrap());
+    /// assert!((&mut demux).now_or_never().is_none());
+    /// assert!(demux.has_unflushed(), "it waits for more items that share the flushes");
+    /// # let mut turns = 0;
+    /// while demux.has_unflushed() {
+    ///     assert!((&mut demux).now_or_never().is_none());
+    /// #   turns += 1;
+    /// #   assert!(turns < 1_000);
+    /// }
+    /// ```
+    pub fn has_unflushed(&self) -> bool {
+        self.router.has_unflushed()
     }
 }

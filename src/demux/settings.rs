@@ -110,7 +110,8 @@ where
     /// A small number shortens the time that a sink's last item waits for its flush while many
     /// other sinks are busy. A large number lets more items share a flush, if there are thousands
     /// of busy keys. With many more busy keys than this number, nearly every item has a flush of
-    /// its own; a smaller number then costs nothing.
+    /// its own; a smaller number then costs nothing. How long it takes to handle so many items, the
+    /// demux does not know, unless [`elapse`](Self::elapse) is called.
     ///
     /// # Panics
     ///

@@ -3,6 +3,7 @@
 
 use core::hash::{BuildHasher, Hash};
 use core::task::Poll;
+use core::time::Duration;
 
 use futures_sink::Sink;
 
@@ -15,6 +16,18 @@ impl<K, S, V, H, B> Router<K, S, V, H, B> {
     /// How many items were read, and how many copies were made.
     pub(crate) fn count_handled(&self) -> u64 {
         self.ledger.handled().work()
+    }
+
+    /// Time has passed.
+    pub(crate) fn elapse(&mut self, time: Duration) {
+        if !self.slots.flushes().can_linger() {
+            self.ledger.elapse(time);
+        }
+    }
+
+    /// Returns `true` if sinks are to be flushed, now or later.
+    pub(crate) fn has_unflushed(&self) -> bool {
+        !self.slots.flushes().is_empty()
     }
 
     /// How many items may be read before sinks are to be flushed.

@@ -6,12 +6,15 @@
 //! [`copied`](Ledger::copied), either waits or leaves by one of the other methods. What waits is
 //! counted where it waits: see [`Router::totals`](super::Router::totals).
 
+use core::time::Duration;
+
 use crate::hooks::{Detached, Discarded, Hooks, Recipient};
-use crate::slots::flush::Handled;
+use crate::slots::flush::{Elapsed, Handled};
 use crate::totals::Totals;
 
 pub(crate) struct Ledger<H> {
     handled: Handled,
+    elapsed: Elapsed,
     /// The other counts.
     counts: Totals,
     hooks: H,
@@ -19,12 +22,22 @@ pub(crate) struct Ledger<H> {
 
 impl<H> Ledger<H> {
     pub(super) fn new(hooks: H) -> Self {
-        Self { handled: Handled::default(), counts: Totals::default(), hooks }
+        Self {
+            handled: Handled::default(),
+            elapsed: Elapsed::default(),
+            counts: Totals::default(),
+            hooks,
+        }
     }
 
     /// Changes the type of the hooks.
     pub(super) fn map_hooks<H2>(self, map: impl FnOnce(H) -> H2) -> Ledger<H2> {
-        Ledger { handled: self.handled, counts: self.counts, hooks: map(self.hooks) }
+        Ledger {
+            handled: self.handled,
+            elapsed: self.elapsed,
+            counts: self.counts,
+            hooks: map(self.hooks),
+        }
     }
 
     pub(crate) fn hooks(&self) -> &H {
@@ -38,11 +51,11 @@ impl<H> Ledger<H> {
 
     /// The counts, apart from what waits.
     pub(super) fn totals(&self) -> Totals {
-        let Handled { items, copies } = self.handled;
-        Totals { received: items, copies, ..self.counts }
+        let Handled { items, others } = self.handled;
+        Totals { received: items, copies: others - self.elapsed.work(), ..self.counts }
     }
 
-    /// How many items the input has returned, and how many copies were made.
+    /// How many items the input has returned, and what else has paid for flushes.
     #[inline]
     pub(super) fn handled(&self) -> &Handled {
         &self.handled
@@ -57,7 +70,12 @@ impl<H> Ledger<H> {
     /// An item was cloned.
     #[inline]
     pub(super) fn copied(&mut self) {
-        self.handled.copies += 1;
+        self.handled.others += 1;
+    }
+
+    /// Time has passed.
+    pub(super) fn elapse(&mut self, time: Duration) {
+        self.handled.others += self.elapsed.add(time);
     }
 
     /// A sink took an item.

@@ -10,7 +10,9 @@
 //!   wait for a flush, so that the same number of items shares each flush on average. With few
 //!   sinks it is small and so is the delay, whatever their items cost; with many, the delay is in
 //!   proportion to the time that the flushes themselves take. If there are so many keys that the
-//!   flushes are never paid for, [`flush_every`](crate::Demux::flush_every) bounds the delay.
+//!   flushes are never paid for, [`flush_every`](crate::Demux::flush_every) bounds the delay. If the
+//!   demux [counts time](crate::Demux::elapse), that pays as well, during waits, too: neither the
+//!   items nor the turns say how long they take.
 //!   [`Flushes`] keeps the list, and decides this.
 //! * *By a wait that ends.* When the input has nothing ready, few flushes are made at once. If
 //!   there are many, the demux lets other tasks run and waits for the items that would share them.
@@ -34,7 +36,7 @@ use futures_sink::Sink;
 use super::Slots;
 use super::id::SlotId;
 
-pub(crate) use entry::Handled;
+pub(crate) use entry::{Elapsed, Handled};
 pub(crate) use list::Flushes;
 pub(crate) use patience::Pause;
 

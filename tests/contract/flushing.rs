@@ -2,8 +2,11 @@
 //! item. No flush is forgotten, and a sink that is being closed is not flushed separately.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use crate::common::tuning::{FLUSH_EVERY, FLUSHED_AT_ONCE, LEAST, LONGEST_WAIT, PER_SINK};
+use crate::common::tuning::{
+    FLUSH_EVERY, FLUSHED_AT_ONCE, LEAST, LONGEST_WAIT, NANOS_PER_ITEM, PER_SINK,
+};
 use crate::common::{
     Answer::{Done, Pending},
     Call, Op, Rig, SinkHandle, Split, StreamHandle,
@@ -315,6 +318,115 @@ fn next_sink_of_a_slot_is_flushed_like_any_other() {
         until(&mut rig, |rig| received(rig) > then + 50);
         assert_eq!((new.flushed(), new.count(Op::Flush)), (1, 1));
     }
+}
+
+// Time. A flush may come early, but not before half of what pays for it.
+
+/// How much time pays for the flushes of this number of sinks.
+fn time_for(sinks: u32) -> Duration {
+    Duration::from_nanos(NANOS_PER_ITEM * (u64::from(sinks) * PER_SINK).max(LEAST))
+}
+
+fn elapse(rig: &mut Rig, time: Duration) {
+    rig.task.get_pin_mut().elapse(time);
+    rig.turn();
+}
+
+#[test]
+fn wait_for_items_ends_when_its_time_is_over() {
+    for sinks in [MANY, 100, 1_000] {
+        let mut rig = rig();
+        let all = rig.attach_each(0..sinks);
+        rig.turn();
+        assert!(!rig.demux().has_unflushed());
+        rig.push(0..sinks);
+        rig.turn();
+        assert!(rig.demux().has_unflushed());
+        elapse(&mut rig, time_for(sinks) / 2);
+        assert_eq!(flushes(&all), 0, "{sinks} sinks");
+        elapse(&mut rig, time_for(sinks) / 2);
+        assert_eq!((flushes(&all), rig.task.woken()), (all.len(), false));
+        assert!(!rig.demux().has_unflushed());
+    }
+}
+
+/// Items come in each turn, but so few that they would not pay for a while.
+#[test]
+fn sinks_are_flushed_in_time_while_items_trickle() {
+    let mut rig = rig();
+    let all = rig.attach_each(0..MANY);
+    rig.push(0..MANY);
+    rig.turn();
+    for eighth in 1..=8 {
+        assert_eq!(flushes(&all), 0, "after {eighth} eighths");
+        rig.push([0, 1]);
+        elapse(&mut rig, time_for(MANY) / 8);
+        if flushes(&all) > 0 {
+            assert!(eighth > 4);
+            return assert!(all.iter().all(|sink| sink.flushed() > 0));
+        }
+    }
+    panic!("no sink is flushed");
+}
+
+#[test]
+fn time_pays_together_with_items_and_copies() {
+    let mut rig = rig_with(Demux::multicast);
+    let group: Vec<_> = (0..MANY).map(|name| rig.attach(0, name)).collect();
+    let price = u64::from(MANY) * PER_SINK;
+    let item = u64::from(MANY); // one, and its copies for the others
+    let mut work = 0;
+    while work < price {
+        rig.push([0]);
+        elapse(&mut rig, Duration::from_nanos(item * NANOS_PER_ITEM));
+        work += 2 * item;
+        assert!(work > price / 2 || flushes(&group) == 0, "{work} of {price}");
+    }
+    rig.turn();
+    assert!(flushes(&group) >= group.len());
+}
+
+#[test]
+fn time_that_is_worth_less_than_an_item_is_not_forgotten() {
+    let mut rig = rig();
+    let all = rig.attach_each(0..MANY);
+    rig.push(0..MANY);
+    rig.turn();
+    for half in [0, all.len()] {
+        let step = NANOS_PER_ITEM * 3 / 4;
+        for _ in 0..=time_for(MANY).as_nanos() / 2 / u128::from(step) {
+            rig.task.get_pin_mut().elapse(Duration::from_nanos(step));
+        }
+        rig.turn();
+        assert_eq!(flushes(&all), half);
+    }
+}
+
+/// Such as that for which the task has slept.
+#[test]
+fn time_before_an_item_does_not_count_for_its_flush_and_is_no_copy() {
+    for time in [Duration::from_secs(1), Duration::MAX] {
+        let mut rig = rig();
+        let all = rig.attach_each(0..MANY);
+        rig.turn();
+        rig.push(0..MANY);
+        elapse(&mut rig, time);
+        assert_eq!((flushes(&all), rig.totals().copies), (0, 0));
+        assert_eq!(dry(&mut rig, &all), WAIT);
+    }
+}
+
+#[test]
+fn time_does_not_flush_what_waits_for_a_tick() {
+    let mut rig = rig_with(|demux| demux.linger(1));
+    let all = rig.attach_each(0..4);
+    rig.push(0..4);
+    rig.turn();
+    elapse(&mut rig, Duration::from_secs(60));
+    assert_eq!(flushes(&all), 0);
+    rig.orders.push(Order::Tick);
+    rig.turn();
+    assert_eq!(flushes(&all), 4);
 }
 
 // A flush that is pending, or fails.

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::tuning::{
-    FLUSHED_AT_ONCE, LEAST, LONGEST_WAIT, MAX_BATCHES, MAX_FAILURES, PER_SINK, TURNS_PER_ITEM,
-    WAITED_FOR,
+    FLUSHED_AT_ONCE, LEAST, LONGEST_WAIT, MAX_BATCHES, MAX_FAILURES, NANOS_PER_ITEM, PER_SINK,
+    TURNS_PER_ITEM, WAITED_FOR,
 };
 
 /// How long flushes wait for more items when the input is dry.
@@ -33,9 +33,10 @@ impl Reference {
         }
     }
 
-    /// What pays for flushes: the items that were read, and their copies.
+    /// What pays for flushes: the items that were read, their copies, and time.
     fn work(&self) -> u64 {
-        self.totals.received + self.totals.copies
+        let time = u64::try_from(self.elapsed.as_nanos()).unwrap() / NANOS_PER_ITEM;
+        self.totals.received + self.totals.copies + time
     }
 
     /// How much work pays for the flushes of all entries.

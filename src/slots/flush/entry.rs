@@ -1,19 +1,50 @@
 //! The entries of the flush list, and what they are stamped with: [`Handled`].
 
+use core::time::Duration;
+
+use super::tuning::NANOS_PER_ITEM;
 use crate::slots::id::SlotId;
+
+/// After how much an entry is due at the latest. Only the lower 32 bits of stamps are compared,
+/// which must distinguish an entry that becomes due from one that has been due for a while.
+pub(super) const MAX_AGE: u64 = 1 << 31;
 
 /// How much the demux has handled.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Handled {
     /// The items that the input has returned.
     pub(crate) items: u64,
-    pub(crate) copies: u64,
+    /// What pays for flushes beside them: their copies, and the time that has [`Elapsed`].
+    pub(crate) others: u64,
 }
 
 impl Handled {
-    /// The number of items and copies.
     pub(crate) fn work(self) -> u64 {
-        self.items + self.copies
+        self.items + self.others
+    }
+}
+
+/// The time that has passed, as far as the demux knows.
+#[derive(Debug, Default)]
+pub(crate) struct Elapsed {
+    nanos: u64,
+}
+
+impl Elapsed {
+    /// Adds some time, and returns how many items it is worth. What is less than an item counts
+    /// together with the next times.
+    pub(crate) fn add(&mut self, time: Duration) -> u64 {
+        let before = self.work();
+        // Not more than the stamps of entries can tell apart.
+        let longest = NANOS_PER_ITEM * MAX_AGE;
+        let nanos = u64::try_from(time.as_nanos()).map_or(longest, |nanos| nanos.min(longest));
+        self.nanos = self.nanos.saturating_add(nanos);
+        self.work() - before
+    }
+
+    /// How many items all of it is worth.
+    pub(crate) fn work(&self) -> u64 {
+        self.nanos / NANOS_PER_ITEM
     }
 }
 
@@ -27,14 +58,14 @@ pub(super) struct Entry {
     /// removed long before the upper half matters.
     items: u32,
     id: u32,
-    /// The lower half of the number of copies.
-    copies: u32,
+    /// The lower half of what else had been handled.
+    others: u32,
 }
 
 impl Entry {
     #[inline]
     pub(super) fn new(id: SlotId, now: &Handled) -> Self {
-        Self { items: low(now.items), id: id.raw(), copies: low(now.copies) }
+        Self { items: low(now.items), id: id.raw(), others: low(now.others) }
     }
 
     #[inline]
@@ -48,9 +79,9 @@ impl Entry {
         u64::from(low(now.items).wrapping_sub(self.items))
     }
 
-    /// How many items and copies were handled since the entry was made.
+    /// How much was handled since the entry was made.
     pub(super) fn further_work(&self, now: &Handled) -> u64 {
-        self.further_items(now) + u64::from(low(now.copies).wrapping_sub(self.copies))
+        self.further_items(now) + u64::from(low(now.others).wrapping_sub(self.others))
     }
 }
 

@@ -15,17 +15,12 @@
 
 use alloc::vec::Vec;
 
-use super::entry::{Entry, Handled};
+use super::entry::{Entry, Handled, MAX_AGE};
 use super::linger::Linger;
 use super::orphans::Orphans;
 use super::patience::{Patience, Pause};
 use super::tuning::{FLUSH_EVERY, LEAST, PER_SINK};
 use crate::slots::id::SlotId;
-
-/// After how many further items, or items and copies, each entry is due at the latest. Only the
-/// lower 32 bits of stamps are compared, which must distinguish an entry that becomes due from one
-/// that has been due for a while.
-const MAX_AGE: u64 = 1 << 31;
 
 /// If at least one item in this many lists a sink, [`push_branchless`](Flushes::push_branchless)
 /// pays. If fewer do, the branch is predicted well and costs less.
@@ -78,7 +73,7 @@ impl Flushes {
         self.linger.set(ticks);
     }
 
-    pub(super) fn can_linger(&self) -> bool {
+    pub(crate) fn can_linger(&self) -> bool {
         self.linger.is_set()
     }
 
@@ -121,7 +116,7 @@ impl Flushes {
 
     /// Returns `true` if there is something to flush that does not wait for a tick.
     pub(crate) fn has_work(&self) -> bool {
-        self.due > 0 || self.len() > 0 && !self.linger.is_counting()
+        self.due > 0 || !self.is_empty() && !self.linger.is_counting()
     }
 
     /// Makes room for `slots` slots. Their ids are below that number.
@@ -153,6 +148,11 @@ impl Flushes {
     #[inline]
     fn is_due(&self, entry: &Entry, now: &Handled) -> bool {
         entry.further_items(now) >= self.flush_every || entry.further_work(now) >= self.price()
+    }
+
+    /// Returns `true` if no sink is listed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.next == self.end
     }
 
     /// How many sinks are listed.
@@ -279,7 +279,7 @@ impl Flushes {
     }
 
     fn front(&self) -> Option<&Entry> {
-        if self.next == self.end { None } else { Some(&self.ring[self.place(self.next)]) }
+        if self.is_empty() { None } else { Some(&self.ring[self.place(self.next)]) }
     }
 }
 
@@ -303,7 +303,7 @@ mod tests {
 
     /// So many items, and no copies.
     fn items(items: u64) -> Handled {
-        Handled { items, copies: 7 }
+        Handled { items, others: 7 }
     }
 
     /// Beside the obvious list.
@@ -399,9 +399,9 @@ mod tests {
     #[test]
     fn the_price_grows_with_the_number_of_sinks_and_is_paid_by_items_and_copies() {
         let mut flushes = flushing_every(16_384);
-        let start = Handled { items: u64::from(u32::MAX) - 7, copies: u64::from(u32::MAX) - 9 };
+        let start = Handled { items: u64::from(u32::MAX) - 7, others: u64::from(u32::MAX) - 9 };
         let after =
-            |items, copies| Handled { items: start.items + items, copies: start.copies + copies };
+            |items, others| Handled { items: start.items + items, others: start.others + others };
         assert_eq!(flushes.due_in(start), LEAST);
         for sink in 0..10 {
             flushes.push::<false>(id(sink), &start, true);
@@ -419,10 +419,10 @@ mod tests {
         let mut flushes = flushing_every(1_000);
         flushes.reserve(10_000);
         for sink in 0..10_000 {
-            flushes.push::<false>(id(sink), &Handled { items: 1, copies: sink.into() }, true);
+            flushes.push::<false>(id(sink), &Handled { items: 1, others: sink.into() }, true);
         }
-        assert!(!flushes.is_any_due(Handled { items: 1_000, copies: 900_000 }));
-        assert!(flushes.is_any_due(Handled { items: 1_001, copies: 900_000 }));
+        assert!(!flushes.is_any_due(Handled { items: 1_000, others: 900_000 }));
+        assert!(flushes.is_any_due(Handled { items: 1_001, others: 900_000 }));
         assert_eq!(flushing_every(usize::MAX).flush_every, 1 << 31, "never");
     }
 
@@ -446,7 +446,7 @@ mod tests {
             [(100, 16, 16), (100, 128, 25), (3, 128, 0), (7, 1, 1), (1 << 20, 1 << 20, LEAST / 4)]
         {
             let horizon = flushing_every(every).look_ahead(items(5), budget);
-            assert_eq!((horizon.items, horizon.copies), (5 + ahead, 7));
+            assert_eq!((horizon.items, horizon.others), (5 + ahead, 7));
         }
     }
 }
