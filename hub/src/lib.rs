@@ -152,6 +152,7 @@
 
 mod bounds;
 mod channel;
+mod flush_clock;
 #[cfg(any(doc, doctest))]
 pub mod guide;
 mod hub;

@@ -32,7 +32,7 @@ mod task;
 mod turns;
 
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::hash::Hash;
 use std::panic::resume_unwind;
 use std::pin::Pin;
@@ -46,6 +46,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use crate::bounds::InputStream;
+use crate::flush_clock::FlushClock;
 use crate::hub::ticks;
 use backlog::Backlog;
 pub use handle::WorkersHandle;
@@ -175,6 +176,13 @@ where
         .flush_every(FLUSH_EVERY)
         .or_attach_with(move |(key, _)| entered.enter(key))
         .on_unmatched(move |(_, item)| unattached.drop_unattached(item));
+    let (mut demux, mut clock) = (Box::pin(demux), FlushClock::default());
+    let demux = poll_fn(move |cx| {
+        clock.begin_poll(|time| demux.as_mut().elapse(time));
+        let answer = demux.as_mut().poll(cx);
+        clock.end_poll(demux.has_unflushed());
+        answer
+    });
     let worker = Arc::new(worker);
     let turns = concurrency.map(Turns::new);
     let spawn = move |start: Start<K, St::Input>| {

@@ -15,6 +15,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use futures_core::Stream;
 use stream_demux::{Demux, Recipient, Totals};
@@ -25,10 +26,15 @@ use super::stats::{Member, Snapshot, Stats};
 use super::streams::{Items, Orders};
 use super::topics::Topics;
 use super::watch::Watchlist;
+use crate::flush_clock::FlushClock;
 use crate::life::Phase;
 
 /// The demux of a hub, whatever its key function, hooks and hasher.
 pub(super) trait Running<K, V>: Future<Output = Totals> + Unpin {
+    /// Counts time that has passed.
+    fn elapse(&mut self, time: Duration);
+    /// Returns `true` if a sink is still to be flushed.
+    fn has_unflushed(&self) -> bool;
     /// Returns `true`, once, if several items have come while the demux waited for one.
     fn has_several_after_wait(&mut self) -> bool;
     /// The member whose item waits for room, if no item is read because its key was removed.
@@ -51,6 +57,14 @@ where
     St: Stream<Item = (K, V)>,
     B: BuildHasher,
 {
+    fn elapse(&mut self, time: Duration) {
+        Pin::new(self).elapse(time);
+    }
+
+    fn has_unflushed(&self) -> bool {
+        Self::has_unflushed(self)
+    }
+
     fn has_several_after_wait(&mut self) -> bool {
         self.get_mut().has_several_after_wait()
     }
@@ -102,13 +116,14 @@ pub(super) struct Task<D: Running<K, V>, K, V> {
     /// There until the end.
     demux: Option<D>,
     shared: Arc<Shared<K, V>>,
+    clock: FlushClock,
     /// In `poll`. If `drop` finds this, the demux has panicked, or something of its user.
     is_busy: bool,
 }
 
 impl<D: Running<K, V>, K, V> Task<D, K, V> {
     pub(super) fn new(demux: D, shared: Arc<Shared<K, V>>) -> Self {
-        Self { demux: Some(demux), shared, is_busy: false }
+        Self { demux: Some(demux), shared, clock: FlushClock::default(), is_busy: false }
     }
 
     /// Answers the questions that were read in this turn.
@@ -172,7 +187,9 @@ impl<D: Running<K, V>, K, V> Future for Task<D, K, V> {
             return Poll::Pending;
         }
         this.is_busy = true;
+        this.clock.begin_poll(|time| demux.elapse(time));
         let answer = Pin::new(&mut *demux).poll(cx);
+        this.clock.end_poll(demux.has_unflushed());
         // Whatever makes an item wait, and not wait any more, happens in this poll.
         let can_go_on = demux.can_go_on();
         if self.shared.is_asked.load(Relaxed) {

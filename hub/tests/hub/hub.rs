@@ -1,6 +1,7 @@
 //! A hub, on one thread and a clock that stands still: each situation is made, and nothing else
 //! happens.
 
+use std::future::poll_fn;
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -15,7 +16,7 @@ use stream_demux::Detached;
 use stream_demux_hub::{End, Hub, Lagged, Overflow, Subscription, Terms, TryPublishError};
 use tokio::sync::mpsc;
 use tokio::task::yield_now;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, advance, timeout};
 
 use crate::common::Dice;
 
@@ -975,9 +976,42 @@ async fn subscribers_of_a_key_are_counted() {
     assert_eq!(hub.subscribers(&"a").await, 0);
 }
 
+/// The hub waits for further items before it wakes many readers, but not for many turns.
+#[tokio::test(start_paused = true)]
+async fn readers_are_woken_in_time_while_other_tasks_compute() {
+    const TURN: Duration = Duration::from_millis(10);
+
+    let hub = Hub::new();
+    let mut readers: Vec<_> = (0..100).map(|key| hub.subscribe(key)).collect();
+    for reader in &mut readers {
+        assert!(reader.recv().now_or_never().is_none());
+    }
+    settle().await;
+    // `yield_now` would let the hub go on until it waits.
+    let computing = tokio::spawn(poll_fn(|cx| {
+        let _ = advance(TURN).now_or_never();
+        cx.waker().wake_by_ref();
+        Poll::<()>::Pending
+    }));
+    // As a task, it takes turns with the others.
+    let reading = tokio::spawn(async move {
+        let begin = Instant::now();
+        for key in 0..100 {
+            hub.try_publish(key, key).unwrap();
+        }
+        for reader in &mut readers {
+            assert!(reader.recv().await.is_some());
+        }
+        begin.elapsed()
+    });
+    let time = reading.await.unwrap();
+    assert!(time <= 4 * TURN, "after {time:?}");
+    computing.abort();
+}
+
 /// Counted in items, without a clock: how much a hub that is never idle publishes between an item
 /// of a quiet key and the wake of its subscriber.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn quiet_subscriber_is_woken_after_a_number_of_items() {
     async fn items_before_the_wake(flush_every: Option<usize>) -> u64 {
         let read = Arc::new(AtomicU64::new(0));

@@ -1,14 +1,15 @@
 //! `for_each_by_key`, on one thread and a clock that stands still.
 
-use std::future::pending;
+use std::future::{pending, poll_fn};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use futures::{FutureExt, SinkExt, Stream, StreamExt, channel::mpsc, stream};
 use stream_demux_hub::{ForEachByKey, Mailbox, Workers, for_each_by_key};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::yield_now;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, advance, sleep, timeout};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -63,6 +64,51 @@ async fn items_of_a_key_come_in_order_to_one_worker() {
     let mut said = taken(&log);
     said.retain(|text| !text.starts_with('2'));
     assert_eq!(said, ["10", "11", "12", "end of 1", "end of 2"]);
+}
+
+/// The demux waits for further items before it wakes many workers, but not for many turns.
+#[tokio::test(start_paused = true)]
+async fn workers_are_woken_in_time_while_other_tasks_compute() {
+    const TURN: Duration = Duration::from_millis(10);
+
+    let (mut orders, input) = mpsc::channel(1_000);
+    let handled = Arc::new(Semaphore::new(0));
+    let done = Arc::clone(&handled);
+    let run = for_each_by_key(
+        input,
+        |n| n % 100,
+        Workers::new(),
+        move |_, mut items| {
+            let done = Arc::clone(&done);
+            async move {
+                while items.recv().await.is_some() {
+                    done.add_permits(1);
+                }
+            }
+        },
+    );
+    // So few at a time that no wait fails: the next one would be shorter.
+    for n in 0..100 {
+        orders.try_send(n).unwrap();
+        handled.acquire().await.unwrap().forget();
+    }
+    // `yield_now` would let the demux go on until it waits.
+    let computing = tokio::spawn(poll_fn(|cx| {
+        let _ = advance(TURN).now_or_never();
+        cx.waker().wake_by_ref();
+        Poll::<()>::Pending
+    }));
+    // As a task, it takes turns with the others.
+    let sending = tokio::spawn(async move {
+        let begin = Instant::now();
+        (0..100).for_each(|n| orders.try_send(n).unwrap());
+        handled.acquire_many(100).await.unwrap().forget();
+        begin.elapsed()
+    });
+    let time = sending.await.unwrap();
+    assert!(time <= 6 * TURN, "after {time:?}");
+    computing.abort();
+    assert_eq!(run.await.taken, 200);
 }
 
 #[tokio::test(start_paused = true)]
