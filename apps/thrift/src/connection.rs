@@ -309,7 +309,8 @@ impl<S: Service> Connection<S> {
         let memory = &self.server.memory;
         let longest = settings.limits.frame.min(memory.longest());
         let account = memory.account(self.peer.activity.clone());
-        let framing = Framing::held(longest, account.clone(), settings.stall_timeout);
+        let line = Arc::clone(&self.server.compressing);
+        let framing = Framing::held(longest, account.clone(), settings.stall_timeout, line);
         let socket = Arc::new(socket);
         let reading = || Reading::new(Arc::clone(&socket), self.peer.activity.clone());
         let halves = (reading(), Writing(Arc::clone(&socket)));

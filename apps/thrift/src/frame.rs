@@ -22,6 +22,7 @@ use tokio_util::io::poll_write_buf;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::memory::{Account, LITTLE, PAUSE};
+use crate::pace::Pace;
 use crate::transport::Frame;
 
 const HEADER: usize = 4;
@@ -135,6 +136,18 @@ struct Unwritten {
     written: usize,
     /// How many steps in a row had little.
     little: u32,
+    /// Since when the writer gives way to others.
+    paused: Option<Instant>,
+}
+
+impl Unwritten {
+    /// Has the step end later by the time that the writer gave way: the client was not to read meanwhile.
+    fn resume(&mut self) {
+        if let Some(since) = self.paused.take() {
+            let end = self.timer.deadline() + since.elapsed();
+            self.timer.as_mut().reset(end);
+        }
+    }
 }
 
 /// Ends a connection whose client does not read: after a time-out, or when others need its memory.
@@ -155,10 +168,18 @@ impl Reader {
     /// Notes that bytes were written.
     fn note_written(&mut self, count: usize) {
         if let Some(unwritten) = &mut self.unwritten {
+            unwritten.resume();
             unwritten.written += count;
             if unwritten.written >= LITTLE {
                 self.account.set_blocked(false);
             }
+        }
+    }
+
+    /// Notes that the writer gives way to others.
+    fn note_pause(&mut self) {
+        if let Some(unwritten) = &mut self.unwritten {
+            unwritten.paused.get_or_insert_with(Instant::now);
         }
     }
 
@@ -175,8 +196,9 @@ impl Reader {
         let unwritten = unwritten.get_or_insert_with(|| {
             let step = PAUSE.min(*within);
             let timer = Box::pin(sleep(step));
-            Unwritten { left: *within, step, timer, written: 0, little: 0 }
+            Unwritten { left: *within, step, timer, written: 0, little: 0, paused: None }
         });
+        unwritten.resume();
         while !unwritten.left.is_zero() && unwritten.timer.as_mut().poll(cx).is_ready() {
             // A step counts once, however long it took.
             let written = mem::take(&mut unwritten.written);
@@ -206,12 +228,20 @@ pub(crate) struct Writer<W> {
     /// How many bytes of `long` are written.
     written: usize,
     reader: Option<Reader>,
+    /// If `to` compresses.
+    pace: Option<Pace>,
 }
 
 impl<W: AsyncWrite> Writer<W> {
     pub(crate) fn new(to: W, longest: usize) -> Self {
         let (to, together) = (Box::pin(to), BytesMut::new());
-        Self { to, longest, together, long: None, written: 0, reader: None }
+        Self { to, longest, together, long: None, written: 0, reader: None, pace: None }
+    }
+
+    /// Gives way to others while it writes much, because `to` compresses it.
+    pub(crate) fn paced(mut self, pace: Pace) -> Self {
+        self.pace = Some(pace);
+        self
     }
 
     /// Fails if the client reads nothing `within` this time, or while others need the memory of its
@@ -221,8 +251,21 @@ impl<W: AsyncWrite> Writer<W> {
         self
     }
 
+    /// Returns `true` if it stopped only to give way to others.
+    pub(crate) fn gives_way(&self) -> bool {
+        self.pace.as_ref().is_some_and(Pace::gives_way)
+    }
+
     fn poll_write_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { to, together, long, written, reader, .. } = self;
+        let done = self.poll_write_on(cx);
+        if let Some(pace) = &mut self.pace {
+            pace.stop();
+        }
+        done
+    }
+
+    fn poll_write_on(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { to, together, long, written, reader, pace, .. } = self;
         let long_bytes: &[u8] = long.as_ref().map_or(&[], |frame| frame);
         loop {
             let before = together.len();
@@ -230,7 +273,15 @@ impl<W: AsyncWrite> Writer<W> {
             if !left.has_remaining() {
                 break;
             }
-            let count = match (poll_write_buf(to.as_mut(), cx, &mut left), &mut *reader) {
+            let done = match pace.as_mut().map(|pace| pace.poll_room(cx)) {
+                None => poll_write_buf(to.as_mut(), cx, &mut left),
+                Some(Poll::Ready(room)) => poll_write_buf(to.as_mut(), cx, &mut left.take(room)),
+                Some(Poll::Pending) => {
+                    reader.iter_mut().for_each(Reader::note_pause);
+                    return Poll::Pending;
+                }
+            };
+            let count = match (done, &mut *reader) {
                 (Poll::Ready(count), _) => count?,
                 (Poll::Pending, Some(reader)) => return reader.poll_unwritten(cx).map(Err),
                 (Poll::Pending, None) => return Poll::Pending,
@@ -240,6 +291,9 @@ impl<W: AsyncWrite> Writer<W> {
             }
             if let Some(reader) = reader {
                 reader.note_written(count);
+            }
+            if let Some(pace) = pace {
+                pace.note_written(count);
             }
             *written += count.saturating_sub(before);
         }
@@ -255,7 +309,8 @@ impl<W: AsyncWrite> Sink<Frame> for Writer<W> {
     type Error = io::Error;
 
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.long.is_none() && self.together.len() < BATCH {
+        // One that gives way goes on first: it may have the permit that others wait for.
+        if self.long.is_none() && self.together.len() < BATCH && !self.gives_way() {
             return Poll::Ready(Ok(()));
         }
         self.poll_write_all(cx)

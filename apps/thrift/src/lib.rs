@@ -26,6 +26,7 @@ mod limited;
 mod memory;
 mod message;
 mod outbox;
+mod pace;
 mod panics;
 mod places;
 mod pool;

@@ -177,6 +177,8 @@ pub(crate) struct Server<S> {
     pub(crate) settings: Settings,
     pub(crate) memory: Memory,
     pub(crate) threads: Threads,
+    /// Its permit is that of the connection that compresses a long answer at the moment: see `pace`.
+    pub(crate) compressing: Arc<Semaphore>,
     /// Those of all connections whose clients are gone. Otherwise, a client that reset one connection
     /// after another would have more turns than others.
     pub(crate) turns_of_gone: Turns,
@@ -237,6 +239,7 @@ pub async fn serve<S: Service>(
         settings,
         memory,
         threads,
+        compressing: Arc::new(Semaphore::new(1)),
         turns_of_gone,
         orders,
         answers,

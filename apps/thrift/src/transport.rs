@@ -15,6 +15,7 @@ use async_compression::tokio::bufread::ZlibDecoder;
 use async_compression::tokio::write::ZlibEncoder;
 use futures::{Sink, SinkExt, Stream, StreamExt, TryStreamExt, future, stream};
 use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
+use tokio::sync::Semaphore;
 use tokio::task::coop;
 use tokio::time::{Instant, timeout};
 use tokio_util::bytes::Bytes;
@@ -24,6 +25,7 @@ use crate::connection::Owed;
 use crate::frame::{Frames, Part, Writer};
 use crate::memory::{Account, Held, LITTLE, PAUSE};
 use crate::message::Limits;
+use crate::pace::Pace;
 
 /// A frame, with what a server holds for it until it is answered or written.
 #[derive(Debug)]
@@ -58,25 +60,31 @@ impl Deref for Frame {
     }
 }
 
-/// Limits of frames. A client creates it from its [`Limits`]; a server adds a memory account and a
-/// time limit for each frame, and for clients that do not read.
+/// Limits of frames. A client creates it from its [`Limits`]; a server adds a memory account, a time
+/// limit for each frame, and for clients that do not read, and the line of those that compress.
 #[derive(Debug, Clone)]
 pub struct Framing {
     longest: usize,
     account: Option<(Account, Duration)>,
+    line: Option<Arc<Semaphore>>,
 }
 
 impl Framing {
     /// Frames of at most `longest` bytes. Each is read as far as `account` has room for it, and must
-    /// arrive `within` this time.
-    pub(crate) fn held(longest: usize, account: Account, within: Duration) -> Self {
-        Self { longest, account: Some((account, within)) }
+    /// arrive `within` this time. Those who compress long ones do so in the turns of `line`.
+    pub(crate) fn held(
+        longest: usize,
+        account: Account,
+        within: Duration,
+        line: Arc<Semaphore>,
+    ) -> Self {
+        Self { longest, account: Some((account, within)), line: Some(line) }
     }
 }
 
 impl From<&Limits> for Framing {
     fn from(limits: &Limits) -> Self {
-        Self { longest: limits.frame, account: None }
+        Self { longest: limits.frame, account: None, line: None }
     }
 }
 
@@ -110,10 +118,10 @@ pub struct Transport {
     pub outgoing: Outgoing,
 }
 
-/// How much compressed input is read before other tasks, and the sockets, get their turn: as much as
-/// `BufReader` reads at once. A block with a table of its own takes microseconds for ten bytes of input,
-/// and may inflate to one byte, or to nothing.
-const INPUT: usize = 8 << 10;
+/// How much compressed input is read, and how much output is compressed, before others get their turn: as
+/// much as `BufReader` reads at once. A block with a table of its own takes microseconds for ten bytes of
+/// input, and may inflate to one byte, or to nothing. To compress so much output takes up to 0.3 ms.
+pub(crate) const QUANTUM: usize = 8 << 10;
 
 /// Compressed bytes.
 ///
@@ -148,7 +156,7 @@ impl<R: AsyncRead> AsyncRead for Deflated<R> {
         if self.ended {
             return Poll::Ready(Ok(()));
         }
-        if self.taken >= INPUT {
+        if self.taken >= QUANTUM {
             self.taken = 0;
             if use_up_budget(cx) {
                 return Poll::Pending;
@@ -276,9 +284,18 @@ impl Transport {
         R: AsyncRead + Send + 'static,
         W: AsyncWrite + Send + 'static,
     {
-        let Framing { longest, account } = framing.into();
+        let framing = framing.into();
+        let writer = Writer::new(to, framing.longest);
+        Self::new(from, writer, framing)
+    }
+
+    fn new<R, W>(from: R, mut writer: Writer<W>, framing: Framing) -> Self
+    where
+        R: AsyncRead + Send + 'static,
+        W: AsyncWrite + Send + 'static,
+    {
+        let Framing { longest, account, .. } = framing;
         let parts = FramedRead::new(Box::pin(from), Frames::new(longest));
-        let mut writer = Writer::new(to, longest);
         if let Some((account, within)) = &account {
             writer = writer.watch(account.clone(), *within);
         }
@@ -307,7 +324,10 @@ impl Transport {
     {
         let deflated = Deflated::new(from);
         let inflated = Inflated(ZlibDecoder::new(BufReader::new(deflated)));
-        Self::framed(inflated, ZlibEncoder::new(to), framing)
+        let framing = framing.into();
+        let pace = Pace::new(framing.line.clone());
+        let writer = Writer::new(ZlibEncoder::new(to), framing.longest).paced(pace);
+        Self::new(inflated, writer, framing)
     }
 
     /// Adds a wire tap: calls `log` with every frame, without changing it. `log` must not block: it is
@@ -348,7 +368,7 @@ mod tests {
         const WITHIN: Duration = Duration::from_secs(30);
 
         let account = Memory::new(1 << 20, 1 << 22, 1 << 20).account(Activity::default());
-        let framing = Framing::held(1 << 20, account.clone(), WITHIN);
+        let framing = Framing::held(1 << 20, account.clone(), WITHIN, Arc::new(Semaphore::new(1)));
         let (mut client, socket) = tokio::io::duplex(64 * 1024);
         let mut incoming = Transport::framed(socket, Vec::new(), framing).incoming;
         let bytes = vec![1; 200_000];
@@ -420,7 +440,7 @@ mod tests {
             [0b0110_0010, 0, 0b1000_1000, 1, 0b0010_0000, 0b0000_0110, 0b1000_0000, 0b0001_1000, 0];
         for blocks in [&empty[..], &zeros] {
             let most = most_at_once(blocks).await;
-            assert!((1..=2 * INPUT).contains(&most), "{most} bytes");
+            assert!((1..=2 * QUANTUM).contains(&most), "{most} bytes");
             let all = unconstrained(most_at_once(blocks)).await;
             assert!(all > 40_000 * blocks.len(), "{all} bytes: it has yielded");
         }
