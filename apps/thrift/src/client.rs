@@ -212,7 +212,7 @@ impl Connection {
     }
 
     fn error(&self) -> Error {
-        Error::Closed(self.closed.get().cloned().unwrap_or_else(|| "closed".into()))
+        Error::Closed(self.reason())
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -257,6 +257,16 @@ impl Connection {
     /// Returns `true` if calls were with the server when the connection was closed.
     pub(crate) fn has_lost_calls(&self) -> bool {
         self.lost.load(Relaxed) > 0
+    }
+
+    /// Returns `true` if the server closed the connection, or it broke, while calls were with the server.
+    pub(crate) fn was_closed_with_calls(&self) -> bool {
+        self.given_up.get().is_none() && self.has_lost_calls()
+    }
+
+    /// Returns why it was closed.
+    pub(crate) fn reason(&self) -> Arc<str> {
+        self.closed.get().cloned().unwrap_or_else(|| "closed".into())
     }
 
     /// Returns `true` if a call was answered in time.

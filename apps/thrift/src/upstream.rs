@@ -6,7 +6,8 @@
 //!      ▲                             │ failed        │
 //!      │       the rest is over      ▼               │ failed
 //!      ├────────────────────────── Resting ◀─────────┤
-//!      └─────────────────────────────────────────────┘ closed, and no call was lost
+//!      └─────────────────────────────────────────────┘ closed: no call was lost, or
+//!                                                        calls may have been the cause
 //! ```
 //!
 //! 1. One task runs a connection, from the attempt to the rest that follows it. All calls that need
@@ -41,6 +42,10 @@ const FIRST_REST: Duration = Duration::from_millis(100);
 /// How long a server is left alone at most. A server that fails each time costs one call per rest,
 /// and one that is up again is used after that time.
 const LONGEST_REST: Duration = Duration::from_secs(5);
+
+/// For how long it counts that a server has lost a connection, or has answered. While calls that make
+/// their servers close connections come less often, each costs a server a pause, and no more.
+const RECENT: Duration = Duration::from_secs(10);
 
 /// Why there is no connection if nothing runs the attempts any more.
 pub(crate) const SHUT_DOWN: &str = "the runtime of the pool has shut down";
@@ -157,6 +162,10 @@ struct State {
     failures: u32,
     /// Why it failed last.
     reason: Arc<str>,
+    /// When the last connection ended that was closed while calls were with the server.
+    lost: Option<Instant>,
+    /// When the last connection ended that had answered a call.
+    answered: Option<Instant>,
     /// The sink of the server, which waits for a free place.
     sink: Option<Waker>,
 }
@@ -211,6 +220,8 @@ impl Upstream {
             task: None,
             failures: 0,
             reason: "not connected yet".into(),
+            lost: None,
+            answered: None,
             sink: None,
         };
         let (runtime, state) = (Handle::current(), Mutex::new(state));
@@ -501,6 +512,14 @@ async fn run(server: Arc<Upstream>) {
             let connection = Arc::clone(client.connection());
             server.set(Link::Open(client, Used::default()), |_| {});
             connection.ended().await;
+            server.note_end(&connection);
+            if connection.was_closed_with_calls() && server.may_blame_calls() {
+                server.change(|state| {
+                    state.failures = 0; // the next connection is not on trial
+                    state.reason = connection.reason();
+                });
+                return;
+            }
             if connection.was_useful() {
                 server.lock().failures = 0;
             } else {
@@ -526,7 +545,44 @@ async fn run(server: Arc<Upstream>) {
     sleep(rest).await;
 }
 
+/// Returns `true` if this was a moment ago.
+fn is_recent(at: Option<Instant>) -> bool {
+    at.is_some_and(|at| at.elapsed() < RECENT)
+}
+
 impl Upstream {
+    fn note_end(&self, connection: &Connection) {
+        let (now, mut state) = (Instant::now(), self.lock());
+        if connection.was_closed_with_calls() {
+            state.lost = Some(now);
+        }
+        if connection.has_answered() {
+            state.answered = Some(now);
+        }
+    }
+
+    /// Returns `true` if calls may be the reason why this server has closed its connection: the servers
+    /// of the pool answer calls, and none of the others does without closing connections, too.
+    ///
+    /// Then a pause helps nobody. The calls that made the server close, such as those whose handler
+    /// fails, come again after it, perhaps first; all other callers would have gathered meanwhile, and
+    /// the next loss would be theirs. With ten callers of each kind and three servers, others made an
+    /// eighth of their calls, and a quarter of these failed.
+    fn may_blame_calls(self: &Arc<Self>) -> bool {
+        let is_better = |other: Arc<Self>| other.is_well() && !is_recent(other.lock().lost);
+        !self.others().any(is_better)
+            && (self.answers() || self.others().any(|other| other.answers()))
+    }
+
+    /// Returns `true` if it has answered a call on this connection, or on another one a moment ago.
+    fn answers(&self) -> bool {
+        let state = self.lock();
+        match &state.link {
+            Link::Open(client, _) if client.connection().has_answered() => true,
+            _ => is_recent(state.answered),
+        }
+    }
+
     /// How long the server is left alone after so many failures in a row. A call that has no other
     /// server shall see an attempt and have time left: at most half a deadline.
     fn rest(&self, failures: u32) -> Duration {

@@ -6,9 +6,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::task::{Context, Wake, Waker};
+use std::time::Instant;
 
 use common::{
-    Gate, LONG, Server, answers, millis, nothing_left, options, reply, request, scripted,
+    Gate, LONG, Server, answers, millis, nothing_left, options, reply, request, scripted, two,
 };
 use futures::future::join_all;
 use thrift::ApplicationErrorKind;
@@ -29,6 +30,40 @@ impl Wire for Empty {
     }
     fn write(&self, to: &mut dyn thrift::protocol::TOutputProtocol) -> thrift::Result<()> {
         to.write_field_stop()
+    }
+}
+
+/// Answers calls of `add`, and closes its connection at any other, as servers do whose handler failed.
+async fn answers_add_only(mut socket: TcpStream, _: usize) {
+    while let Some(call) = request(&mut socket).await {
+        if call.name != "add" || socket.write_all(&two(&call)).await.is_err() {
+            break;
+        }
+    }
+}
+
+/// If the servers were left alone as often as they close a connection, others would find none.
+#[tokio::test]
+async fn calls_that_make_their_server_close_do_not_keep_others_from_it() {
+    for servers in [1, 3] {
+        let mut addresses = Vec::new();
+        for _ in 0..servers {
+            addresses.push(scripted(answers_add_only).await.0);
+        }
+        let pool = Pool::new(addresses, Options::default());
+        let add = async || pool.round_robin(async |client| client.add(1, 1).await).await;
+        assert_eq!(add().await.unwrap(), 2);
+        let begin = Instant::now();
+        for _ in 0..50 {
+            // More of them than of the others, and at each server.
+            for _ in 0..2 * servers {
+                let lost = pool.round_robin(async |client| client.echo("x").await).await;
+                assert!(matches!(lost, Err(Error::Closed(_))));
+            }
+            assert_eq!(add().await.unwrap(), 2);
+        }
+        // With a pause of 100 ms for each lost connection, it would be a minute.
+        assert!(begin.elapsed() < millis(5000), "{servers} servers: {:?}", begin.elapsed());
     }
 }
 

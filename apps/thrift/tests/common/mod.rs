@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use thrift::protocol::TMessageType;
+use thrift::protocol::{TMessageType, TType};
 use thrift_demux::demo::{Demo, Example, OneOfEach, Serve};
 use thrift_demux::{
     Client, Error, Limits, Message, Options, Protocol, Report, Service, Settings, serve,
@@ -219,6 +219,15 @@ pub async fn request(socket: &mut (impl AsyncRead + Unpin)) -> Option<Message> {
 pub fn reply(to: &Message, id: i32) -> Vec<u8> {
     raw::frame(&raw::message(to.protocol, &to.name, TMessageType::Reply, id, |to| {
         raw::string(to, 0, "an answer");
+        to.write_field_stop().unwrap();
+    }))
+}
+
+/// The answer to a request, with the result 2.
+pub fn two(to: &Message) -> Vec<u8> {
+    raw::frame(&raw::message(to.protocol, &to.name, TMessageType::Reply, to.id, |to| {
+        raw::field(to, TType::I64, 0);
+        to.write_i64(2).unwrap();
         to.write_field_stop().unwrap();
     }))
 }
