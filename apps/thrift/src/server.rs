@@ -6,7 +6,9 @@
 //! operations of a sink, and the client may read one long answer for longer.
 
 use std::fmt;
+use std::future;
 use std::io;
+use std::mem;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -34,11 +36,6 @@ use crate::transport::{Frame, Framing, Transport};
 
 /// Capacity of the queue of answers between the calls and the demux.
 const INBOX: usize = 1024;
-
-/// After how many further answers an answer is written at the latest. By default, the demux counts what a
-/// flush costs, and not what it takes others to make an answer: with 200 busy clients, 15,000 answers
-/// shared the flushes, and these take 1.5 seconds if each is computed in a tenth of a millisecond.
-const FLUSH_EVERY: usize = 1024;
 
 type Wrap = dyn Fn(Reading, Writing, &Framing) -> Transport + Send + Sync;
 type OnClosed = dyn Fn(SocketAddr, &str) + Send + Sync;
@@ -224,10 +221,16 @@ pub async fn serve<S: Service>(
         .buffer(settings.in_flight as usize)
         // Permits keep each queue within its buffer. If they failed to, only this connection would
         // be closed.
-        .flush_every(FLUSH_EVERY)
         .overflow(Overflow::Evict)
         .hooks(Watch(Arc::clone(&connections)));
-    let demux = tokio::spawn(demux);
+    // With 200 busy clients, 15,000 answers share the flushes. If each is computed in a tenth of a
+    // millisecond, these would take 1.5 seconds, unless time counts.
+    let (mut demux, mut last) = (Box::pin(demux), Instant::now());
+    let demux = tokio::spawn(future::poll_fn(move |cx| {
+        let now = Instant::now();
+        demux.as_mut().elapse(now - mem::replace(&mut last, now));
+        demux.as_mut().poll(cx)
+    }));
 
     let (calls, faulty) = Default::default();
     let memory = Memory::new(settings.memory_each, settings.memory, settings.limits.frame);
