@@ -43,9 +43,16 @@ const FIRST_REST: Duration = Duration::from_millis(100);
 /// and one that is up again is used after that time.
 const LONGEST_REST: Duration = Duration::from_secs(5);
 
-/// For how long it counts that a server has lost a connection, or has answered. While calls that make
-/// their servers close connections come less often, each costs a server a pause, and no more.
+/// For how long it counts that a server has answered.
 const RECENT: Duration = Duration::from_secs(10);
+
+/// After this time, a lost connection counts half.
+const HALF_LIFE: Duration = Duration::from_secs(5);
+
+/// How often a connection is replaced at once: not before it, and what follows it, have taken this
+/// time. If all servers close each connection after an answer, callers that try again at once would
+/// open thousands in a second. Few callers gather in so short a time.
+const REPLACED: Duration = Duration::from_millis(20);
 
 /// Why there is no connection if nothing runs the attempts any more.
 pub(crate) const SHUT_DOWN: &str = "the runtime of the pool has shut down";
@@ -162,8 +169,8 @@ struct State {
     failures: u32,
     /// Why it failed last.
     reason: Arc<str>,
-    /// When the last connection ended that was closed while calls were with the server.
-    lost: Option<Instant>,
+    /// Connections that were closed while calls were with the server.
+    losses: Losses,
     /// When the last connection ended that had answered a call.
     answered: Option<Instant>,
     /// The sink of the server, which waits for a free place.
@@ -220,7 +227,7 @@ impl Upstream {
             task: None,
             failures: 0,
             reason: "not connected yet".into(),
-            lost: None,
+            losses: Losses::default(),
             answered: None,
             sink: None,
         };
@@ -510,14 +517,16 @@ async fn run(server: Arc<Upstream>) {
     let (reason, is_answering) = match connected {
         Ok(client) => {
             let connection = Arc::clone(client.connection());
+            let begun = Instant::now();
             server.set(Link::Open(client, Used::default()), |_| {});
             connection.ended().await;
             server.note_end(&connection);
             if connection.was_closed_with_calls() && server.may_blame_calls() {
-                server.change(|state| {
+                server.set(Link::Resting, |state| {
                     state.failures = 0; // the next connection is not on trial
                     state.reason = connection.reason();
                 });
+                sleep(REPLACED.saturating_sub(begun.elapsed())).await;
                 return;
             }
             if connection.was_useful() {
@@ -545,41 +554,60 @@ async fn run(server: Arc<Upstream>) {
     sleep(rest).await;
 }
 
-/// Returns `true` if this was a moment ago.
-fn is_recent(at: Option<Instant>) -> bool {
-    at.is_some_and(|at| at.elapsed() < RECENT)
+/// A number that decays.
+#[derive(Debug, Default)]
+struct Losses {
+    number: f64,
+    since: Option<Instant>,
+}
+
+impl Losses {
+    fn number(&self, now: Instant) -> f64 {
+        let passed =
+            self.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        self.number * 0.5_f64.powf(passed.div_duration_f64(HALF_LIFE))
+    }
+
+    fn add(&mut self, now: Instant) {
+        self.number = self.number(now) + 1.0;
+        self.since = Some(now);
+    }
 }
 
 impl Upstream {
     fn note_end(&self, connection: &Connection) {
         let (now, mut state) = (Instant::now(), self.lock());
         if connection.was_closed_with_calls() {
-            state.lost = Some(now);
+            state.losses.add(now);
         }
         if connection.has_answered() {
             state.answered = Some(now);
         }
     }
 
-    /// Returns `true` if calls may be the reason why this server has closed its connection: the servers
-    /// of the pool answer calls, and none of the others does without closing connections, too.
+    /// Returns `true` if calls may be the reason why this server has closed its connection: servers of
+    /// the pool answer calls, and none of the others is well and has lost less than half as many
+    /// connections lately.
     ///
     /// Then a pause helps nobody. The calls that made the server close, such as those whose handler
     /// fails, come again after it, perhaps first; all other callers would have gathered meanwhile, and
     /// the next loss would be theirs. With ten callers of each kind and three servers, others made an
     /// eighth of their calls, and a quarter of these failed.
     fn may_blame_calls(self: &Arc<Self>) -> bool {
-        let is_better = |other: Arc<Self>| other.is_well() && !is_recent(other.lock().lost);
+        let now = Instant::now();
+        let losses = |server: &Self| server.lock().losses.number(now);
+        let own = losses(self);
+        let is_better = |other: Arc<Self>| other.is_well() && own > 2.0 * losses(&other);
         !self.others().any(is_better)
             && (self.answers() || self.others().any(|other| other.answers()))
     }
 
-    /// Returns `true` if it has answered a call on this connection, or on another one a moment ago.
+    /// Returns `true` if it has answered a call on this connection, or lately on another one.
     fn answers(&self) -> bool {
         let state = self.lock();
         match &state.link {
             Link::Open(client, _) if client.connection().has_answered() => true,
-            _ => is_recent(state.answered),
+            _ => state.answered.is_some_and(|at| at.elapsed() < RECENT),
         }
     }
 

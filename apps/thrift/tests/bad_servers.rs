@@ -587,6 +587,60 @@ async fn a_server_that_answers_one_call_and_closes_costs_few_calls() {
     assert!(connections <= 8, "{connections} connections to the bad server");
 }
 
+/// A loss now and then, such as by a restart, does not make a bad server look like the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bad_server_is_left_alone_although_a_good_one_loses_a_connection_now_and_then() {
+    let (good, _) = scripted(async |mut socket: TcpStream, _| {
+        while let Some(call) = request(&mut socket).await {
+            if call.name == "echo" || socket.write_all(&reply(&call, call.id)).await.is_err() {
+                break;
+            }
+        }
+    })
+    .await;
+    let (bad, connections) = scripted(async |mut socket: TcpStream, _| {
+        let call = request(&mut socket).await.unwrap();
+        socket.write_all(&reply(&call, call.id)).await.unwrap();
+        request(&mut socket).await;
+    })
+    .await;
+    let pool = Pool::new([bad, good], Options::default()).places(4);
+    let begin = Instant::now();
+    let mut losses = 0;
+    while begin.elapsed() < millis(3000) {
+        let _ = pool.round_robin(async |client| client.later("x", 10).await).await;
+        if losses < 2 && begin.elapsed() > millis(1000) * losses {
+            let lost = pool.round_robin(async |client| client.echo("x").await).await;
+            losses += u32::from(lost.is_err());
+        }
+    }
+    // With two losses of the good server, four of the bad one are not left alone at most.
+    let connections = connections.load(SeqCst);
+    assert!(connections <= 20, "{connections} connections to the bad server");
+}
+
+/// All close each connection after an answer, and their callers try again at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_are_all_bad_do_not_get_thousands_of_connections() {
+    let (bad, connections) = scripted(async |mut socket: TcpStream, _| {
+        let call = request(&mut socket).await.unwrap();
+        socket.write_all(&reply(&call, call.id)).await.unwrap();
+        request(&mut socket).await;
+    })
+    .await;
+    let pool = Pool::new([bad], Options::default());
+    let begin = Instant::now();
+    let calls = (0..10).map(async |_| {
+        while begin.elapsed() < millis(1000) {
+            let _ = pool.round_robin(async |client| client.echo("x").await).await;
+        }
+    });
+    join_all(calls).await;
+    // One in 20 ms.
+    let connections = connections.load(SeqCst);
+    assert!(connections <= 51, "{connections} connections");
+}
+
 /// It answered more calls than it lost, so one answer on the next connection is enough.
 #[tokio::test]
 async fn a_server_that_was_restarted_gets_many_calls_after_its_first_answer() {
