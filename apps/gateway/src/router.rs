@@ -1,6 +1,8 @@
 //! The demux of the gateway, its input and its orders.
 
 use std::hash::RandomState;
+use std::mem;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -92,10 +94,14 @@ pub fn start(
         .flush_every(flush_every(config))
         .with_hasher(RandomState::new()) // keys are chosen by untrusted clients
         .hooks(hooks);
+    let mut last = Instant::now();
     let routing = futures::future::poll_fn(move |cx| {
         while let Poll::Ready(Some(interruption)) = interruptions.poll_recv(cx) {
             demux.hooks_ref().tell(interruption);
         }
+        // Beside other busy tasks, messages that wait for a flush would do so for many turns.
+        let now = Instant::now();
+        Pin::new(&mut demux).elapse(now - mem::replace(&mut last, now));
         let mut done = demux.poll_unpin(cx);
         if done.is_pending() {
             // Before flushing many clients, the demux may yield up to 64 times so that other tasks
