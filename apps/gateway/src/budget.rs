@@ -11,6 +11,14 @@ use futures::task::AtomicWaker;
 /// share a buffer between ports ("dynamic thresholds").
 const PART: usize = 8;
 
+/// What a client may always use: so many bytes, or less if the total is small. Clients that began to
+/// wait when much was free may have used up the rest, and one that reads would lose all but one message
+/// of a burst. It is as much as the longest message by default, which a client may always have, too.
+const LITTLE: usize = 64 << 10;
+
+/// The total is at least this many times what a client may always use.
+const LITTLES: usize = 512;
+
 pub struct Budget {
     most: usize,
     used: AtomicUsize,
@@ -57,7 +65,8 @@ impl Budget {
 
     /// Returns how many bytes one client may have waiting.
     pub fn part(&self) -> usize {
-        self.most.saturating_sub(self.used.load(Relaxed)) / PART
+        let of_free = self.most.saturating_sub(self.used.load(Relaxed)) / PART;
+        of_free.max(LITTLE.min(self.most / LITTLES))
     }
 
     /// Waits until bytes are free. Only one task may wait.
@@ -96,11 +105,24 @@ mod tests {
         let first = budget.charge(400);
         assert_eq!((budget.part(), room()), (50, Some(())));
         let second = budget.charge(500);
-        assert_eq!((budget.part(), room()), (0, None));
+        assert_eq!((budget.part(), room()), (1, None));
         drop(first);
         assert_eq!((budget.part(), room()), (37, Some(())));
         drop(second);
         assert_eq!(budget.part(), 100);
+    }
+
+    /// They began when much was free.
+    #[test]
+    fn clients_that_do_not_read_leave_some_bytes_to_each_other_client() {
+        let budget = Arc::new(Budget::new(256 << 20));
+        let mut charges = Vec::new();
+        while budget.part() > LITTLE {
+            charges.push(budget.charge(budget.part()));
+        }
+        charges.push(budget.charge(1 << 20));
+        assert_eq!(budget.part(), LITTLE);
+        assert!(charges.len() > 40);
     }
 
     #[tokio::test]
