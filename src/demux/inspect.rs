@@ -354,10 +354,10 @@ where
     ///
     /// Call it before each poll. The demux has no clock: before it flushes many sinks, it waits for
     /// a number of items, or for a number of turns. If an item takes long to make, or if other tasks
-    /// of the runtime compute, that may be seconds. If it counts time, a sink is flushed in the first
-    /// poll after about 33 µs for each sink that waits for a flush: after 3 ms if a hundred wait, and
-    /// after 0.1 ms if few do. A flush of some microseconds, such as a system call, then takes a
-    /// small part of the time.
+    /// of the runtime compute, that may be seconds. If it counts time, a sink is flushed in the
+    /// first poll after about 33 µs for each sink that waits for a flush: after 3 ms if a hundred
+    /// wait, and after 0.1 ms if few do. A flush of some microseconds, such as a system call, then
+    /// takes a small part of the time.
     ///
     /// The time for which the task sleeps counts as well, and does no harm, because no flush waits
     /// then: see [`has_unflushed`](Self::has_unflushed). With [`linger`](Self::linger), this method

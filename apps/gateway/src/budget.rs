@@ -16,7 +16,8 @@ const PART: usize = 8;
 /// of a burst. It is as much as the longest message by default, which a client may always have, too.
 const LITTLE: usize = 64 << 10;
 
-/// The total is at least this many times what a client may always use.
+/// The total is at least this many times what a client may always use, so that with a small total, too,
+/// hundreds of clients may have it at a time. With 64 KiB, that is from 32 MiB on.
 const LITTLES: usize = 512;
 
 pub struct Budget {

@@ -43,7 +43,9 @@ const FIRST_REST: Duration = Duration::from_millis(100);
 /// and one that is up again is used after that time.
 const LONGEST_REST: Duration = Duration::from_secs(5);
 
-/// For how long it counts that a server has answered.
+/// For how long it counts that a server has answered. A pool whose servers begin to close all
+/// connections, as after a bad release, leaves them alone after this time. With less, a method that
+/// takes longer would not count as answered while other calls close the connections.
 const RECENT: Duration = Duration::from_secs(10);
 
 /// After this time, a lost connection counts half. It is as long as the longest rest: a server that is
@@ -167,7 +169,7 @@ struct State {
     /// Runs the connection.
     task: Option<AbortHandle>,
     /// Failures in a row, of attempts and of connections. One that answered more calls than it lost
-    /// begins a new row: it is worth to be used again soon.
+    /// begins a new row: it is worth to be used again soon. So does one that calls may have closed.
     failures: u32,
     /// Why it failed last.
     reason: Arc<str>,

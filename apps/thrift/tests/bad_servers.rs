@@ -24,6 +24,13 @@ async fn reads_and_closes(mut socket: TcpStream, _: usize) {
     request(&mut socket).await;
 }
 
+/// Answers a request, and closes the connection at the next one.
+async fn answers_one_and_closes(mut socket: TcpStream, _: usize) {
+    let call = request(&mut socket).await.unwrap();
+    socket.write_all(&reply(&call, call.id)).await.unwrap();
+    request(&mut socket).await;
+}
+
 fn socket() -> socket2::Socket {
     socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap()
 }
@@ -571,12 +578,7 @@ async fn one_way_calls_leave_a_server_that_does_not_read() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_answers_one_call_and_closes_costs_few_calls() {
     let good = Server::example().await;
-    let (bad, connections) = scripted(async |mut socket: TcpStream, _| {
-        let call = request(&mut socket).await.unwrap();
-        socket.write_all(&reply(&call, call.id)).await.unwrap();
-        request(&mut socket).await;
-    })
-    .await;
+    let (bad, connections) = scripted(answers_one_and_closes).await;
     let pool = Pool::new([bad, good.address], Options::default()).places(4);
     let begin = Instant::now();
     while begin.elapsed() < millis(3000) {
@@ -598,12 +600,7 @@ async fn a_bad_server_is_left_alone_although_a_good_one_loses_a_connection_now_a
         }
     })
     .await;
-    let (bad, connections) = scripted(async |mut socket: TcpStream, _| {
-        let call = request(&mut socket).await.unwrap();
-        socket.write_all(&reply(&call, call.id)).await.unwrap();
-        request(&mut socket).await;
-    })
-    .await;
+    let (bad, connections) = scripted(answers_one_and_closes).await;
     let pool = Pool::new([bad, good], Options::default()).places(4);
     let begin = Instant::now();
     let mut losses = 0;
@@ -622,12 +619,7 @@ async fn a_bad_server_is_left_alone_although_a_good_one_loses_a_connection_now_a
 /// All close each connection after an answer, and their callers try again at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn servers_that_are_all_bad_do_not_get_thousands_of_connections() {
-    let (bad, connections) = scripted(async |mut socket: TcpStream, _| {
-        let call = request(&mut socket).await.unwrap();
-        socket.write_all(&reply(&call, call.id)).await.unwrap();
-        request(&mut socket).await;
-    })
-    .await;
+    let (bad, connections) = scripted(answers_one_and_closes).await;
     let pool = Pool::new([bad], Options::default());
     let begin = Instant::now();
     let calls = (0..10).map(async |_| {

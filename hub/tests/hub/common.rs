@@ -1,5 +1,6 @@
 //! What several modules use.
 
+use futures::FutureExt;
 pub(crate) use model::dice::Dice;
 
 pub(crate) const SECOND: std::time::Duration = std::time::Duration::from_secs(1);
@@ -23,6 +24,17 @@ pub(crate) async fn settle() {
     for _ in 0..200 {
         tokio::task::yield_now().await;
     }
+}
+
+/// Runs a task that computes for `turn` whenever it is polled, and takes turns with all others. With
+/// `yield_now`, it would let another task go on until that one waits.
+pub(crate) fn compute_in_each_turn(turn: std::time::Duration) -> tokio::task::JoinHandle<()> {
+    tokio::spawn(std::future::poll_fn(move |cx| {
+        // The first poll lets the time pass.
+        let _ = tokio::time::advance(turn).now_or_never();
+        cx.waker().wake_by_ref();
+        std::task::Poll::Pending
+    }))
 }
 
 /// Counts what is alive, and the most that ever was.

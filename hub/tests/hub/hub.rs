@@ -1,7 +1,6 @@
 //! A hub, on one thread and a clock that stands still: each situation is made, and nothing else
 //! happens.
 
-use std::future::poll_fn;
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -16,9 +15,9 @@ use stream_demux::Detached;
 use stream_demux_hub::{End, Hub, Lagged, Overflow, Subscription, Terms, TryPublishError};
 use tokio::sync::mpsc;
 use tokio::task::yield_now;
-use tokio::time::{Instant, advance, timeout};
+use tokio::time::{Instant, timeout};
 
-use crate::common::Dice;
+use crate::common::{Dice, compute_in_each_turn};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
@@ -987,12 +986,7 @@ async fn readers_are_woken_in_time_while_other_tasks_compute() {
         assert!(reader.recv().now_or_never().is_none());
     }
     settle().await;
-    // `yield_now` would let the hub go on until it waits.
-    let computing = tokio::spawn(poll_fn(|cx| {
-        let _ = advance(TURN).now_or_never();
-        cx.waker().wake_by_ref();
-        Poll::<()>::Pending
-    }));
+    let computing = compute_in_each_turn(TURN);
     // As a task, it takes turns with the others.
     let reading = tokio::spawn(async move {
         let begin = Instant::now();

@@ -1,15 +1,16 @@
 //! `for_each_by_key`, on one thread and a clock that stands still.
 
-use std::future::{pending, poll_fn};
+use std::future::pending;
 use std::sync::{Arc, Mutex};
-use std::task::Poll;
 use std::time::Duration;
 
 use futures::{FutureExt, SinkExt, Stream, StreamExt, channel::mpsc, stream};
 use stream_demux_hub::{ForEachByKey, Mailbox, Workers, for_each_by_key};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::yield_now;
-use tokio::time::{Instant, advance, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::common::compute_in_each_turn;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -92,12 +93,7 @@ async fn workers_are_woken_in_time_while_other_tasks_compute() {
         orders.try_send(n).unwrap();
         handled.acquire().await.unwrap().forget();
     }
-    // `yield_now` would let the demux go on until it waits.
-    let computing = tokio::spawn(poll_fn(|cx| {
-        let _ = advance(TURN).now_or_never();
-        cx.waker().wake_by_ref();
-        Poll::<()>::Pending
-    }));
+    let computing = compute_in_each_turn(TURN);
     // As a task, it takes turns with the others.
     let sending = tokio::spawn(async move {
         let begin = Instant::now();
